@@ -60,7 +60,7 @@ void require_memory_of(const Communicator& comm, const Workload& work, const Cpu
   constexpr Index value_bytes = sizeof(Input);
   const Index terms = work.term_values() * value_bytes + work.check_bytes;
   const Index exact = cpu.same_bits > 0 ? exact_bytes(work.shared, work.gradients) : 0;
-  const Index widened = std::is_same_v<T, Input> ? 0 : 2 * computed_keys(work.shared).size() * value_bytes;
+  const Index widened = std::is_same_v<T, Input> ? 0 : computed_keys(work.shared).elements() * value_bytes;
   require_host_memory(comm,
                       context_bytes(work.shared, work.gradients, {value_bytes, sizeof(T), value_bytes}) +
                           exact + widened + terms + work.extra_elements * value_bytes,

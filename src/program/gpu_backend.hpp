@@ -43,6 +43,7 @@ template <class T>
   const bool pairs = work.shared.terms.bias || work.shared.scoring.dropout.drops();
   ChosenKernels chosen;
   agree(context.comm, [&] {
+    cuda::require_equal_widths(work.shared.q, work.shared.kv.values());
     chosen.forward = name_flag("--kernel " + options.kernel, [&] {
       return &cuda::choose_forward(options.kernel, device, cuda::type_of<T>, dim, pairs);
     });

@@ -24,11 +24,11 @@ inline void require_host_memory(const Communicator& comm, Index bytes, const std
 
 /// The least that a rank holds: its part of q, k and v, a slope for each head, and where its tiles begin. Refuses what is far
 /// too large before the lists of heads and of tiles are made.
-inline void require_least_memory(const Communicator& comm, const Shape& q, const Shape& kv,
+inline void require_least_memory(const Communicator& comm, const Shape& q, const KvShape& kv,
                                  const SameBitsFlags& bits) {
   const Index tiles = bits.same_bits ? (q.seq + kv.seq) / bits.tile_of_same_bits() : 0,
               number = sizeof(double);
-  require_host_memory(comm, static_cast<Index>(sizeof(float)) * (q.size() + 2 * kv.size()) / comm.size() +
+  require_host_memory(comm, static_cast<Index>(sizeof(float)) * (q.size() + kv.elements()) / comm.size() +
                                 number * (q.heads + tiles));
 }
 

@@ -39,7 +39,7 @@ void choose_partition(PartitionOptions& options, const std::string& device, cons
                               static_cast<double>(work.q.seq) / ranks,
                               work.q.heads,
                               work.kv.heads,
-                              work.q.dim,
+                              (work.q.dim + work.kv.value_dim) / 2,  // of k and v, and of q and out
                               static_cast<double>(work.element),
                               static_cast<double>(work.element),
                               static_cast<double>(work.kv.seq) / ranks};

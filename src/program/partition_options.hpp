@@ -30,7 +30,8 @@ void validate_partition(const PartitionOptions& options, const std::string& tran
 
 /// What a partition is chosen for.
 struct PartitionedWork {
-  Shape q, kv;  ///< global
+  Shape q;     ///< global
+  KvShape kv;  ///< likewise
   bool causal = false;
   Index element = 4;  ///< bytes
   bool gradients = false;

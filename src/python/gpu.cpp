@@ -114,6 +114,7 @@ Scoring checked(const char* name, const AttentionArrays<T>& arrays, const Scorin
   Check()(arguments.same_bits == 0, "same_bits has no kernel of a GPU: give arrays of the host");
   check_arguments(Check(), 0, 1,
                   Call<T>{name, arrays.q, arrays.k, arrays.v, placement, scoring, options, arrays.terms()});
+  cuda::require_equal_widths(arrays.q.shape(), arrays.v.shape());
   return scoring;
 }
 

@@ -67,6 +67,8 @@ struct OneProcess {
   OneProcess(const OneProcess&) = delete;
   OneProcess& operator=(const OneProcess&) = delete;
 
+  [[nodiscard]] ExpectedKeys all_keys() const { return {{call.k.shape(), call.v.shape().dim}, 1}; }
+
   Placements placement;
   TokenRanges queries, keys;
   Scoring scoring;
@@ -87,7 +89,7 @@ py::tuple attention(const py::buffer& q_array, const py::buffer& k_array, const 
     const py::gil_scoped_release unlocked;
     const OneProcess<T> one("attention", q.view(), k.view(), v.view(), arguments, threads, bias.view());
     const auto engine = CpuDevice<T>(one.cpu).forward(one.scoring, q.view(), one.queries,
-                                                      one.call.term_rows(), ExpectedKeys{});
+                                                      one.call.term_rows(), one.all_keys());
     engine->accumulate({k.view(), v.view(), one.keys}, InterruptCheck());
     result = engine->finish();
   }
@@ -109,30 +111,30 @@ py::tuple attention_backward(const py::buffer& grad_out_array, const py::buffer&
     const OneProcess<T> one("attention_backward", q.view(), k.view(), v.view(), arguments, threads,
                             bias.view());
     const Shape shape = q.view().shape();
-    one.check.array("grad_out", grad_out.view(), shape);
-    one.check.array("out", out.view(), shape);
+    one.check.array("grad_out", grad_out.view(), one.call.out_shape());
+    one.check.array("out", out.view(), one.call.out_shape());
     one.check.array("lse", lse.view(), shape.per_row());
     if (grad_lse.view()) one.check.array("grad_lse", *grad_lse.view(), shape.per_row());
     const BackwardInputs<T> forward{q.view(),        out.view(),           lse.view(),
                                     grad_out.view(), one.call.term_rows(), grad_lse.view()};
     const CpuDevice<T> device(one.cpu);
-    const GradientAccumulator sums = device.gradient_accumulator(
-        shape.dim, one.cpu.same_bits > 0
-                       ? std::ssize(Tiling(one.cpu.same_bits, one.scoring.mask.documents).cuts(shape.seq)) *
-                             shape.heads / k.view().shape().heads
-                       : 0);
-    Shape rows = k.view().shape();
-    rows.dim = sums.dim;
-    gradients.k = Tensor<T>(rows);
-    gradients.v = Tensor<T>(rows);
-    const auto engine = device.backward(one.scoring, forward, one.queries, ExpectedKeys{k.view().shape(), 1});
+    const Index terms =
+        one.cpu.same_bits > 0
+            ? std::ssize(Tiling(one.cpu.same_bits, one.scoring.mask.documents).cuts(shape.seq)) *
+                  shape.heads / k.view().shape().heads
+            : 0;
+    const GradientAccumulator sums_k = device.gradient_accumulator(shape.dim, terms),
+                              sums_v = device.gradient_accumulator(v.view().shape().dim, terms);
+    gradients.k = Tensor<T>(k.view().shape().with_dim(sums_k.dim));
+    gradients.v = Tensor<T>(v.view().shape().with_dim(sums_v.dim));
+    const auto engine = device.backward(one.scoring, forward, one.queries, one.all_keys());
     engine->accumulate({k.view(), v.view(), one.keys}, {gradients.k, gradients.v}, InterruptCheck());
     gradients.q = engine->finish();
     gradients.terms() = engine->term_gradients();
     if constexpr (std::is_same_v<T, float>)
-      if (sums.rounded) {
-        gradients.k = sums.rounded(gradients.k.view());
-        gradients.v = sums.rounded(gradients.v.view());
+      if (sums_k.rounded) {
+        gradients.k = sums_k.rounded(gradients.k.view());
+        gradients.v = sums_v.rounded(gradients.v.view());
       }
     const double unit = one.cpu.same_bits > 0 ? exact_sink_unit(largest_sink_term(forward, one.scoring.sinks),
                                                                 shape.batch * shape.seq)

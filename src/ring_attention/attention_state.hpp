@@ -68,7 +68,7 @@ struct AttentionState {
             options.partition == Partition::all_gather,
             call.placement,
             call.q.shape().with_seq(call.placement.queries.seq()),
-            call.k.shape().with_seq(call.placement.keys.seq()),
+            {call.k.shape().with_seq(call.placement.keys.seq()), call.v.shape().dim},
             call.scoring,
             false,
             call.term_shapes()};

@@ -43,16 +43,16 @@ void check_same_bits(const Check& check, const RankGrid& grid, const Call<T>& ca
 template <class T>
 void check_backward(const Check& check, const Call<T>& call) {
   const Shape& q = call.q.shape();
-  check.array("result.out", call.result->out, q);
+  check.array("result.out", call.result->out, call.out_shape());
   check.array("result.lse", call.result->lse, q.per_row());
-  check.array("grad_out", call.grad_out, q);
+  check.array("grad_out", call.grad_out, call.out_shape());
   if (call.grad_lse) check.array("grad_lse", *call.grad_lse, q.per_row());
 }
 
 /// Where results go.
 template <class T>
 void check_results(const Check& check, const Call<T>& call, const ResultViews<SumOf<T>>& to) {
-  check.array("out", to.out, call.q.shape());
+  check.array("out", to.out, call.out_shape());
   check.array("lse", to.lse, call.q.shape().per_row());
 }
 template <class T>
@@ -81,9 +81,9 @@ std::string shared_arguments(const Call<T>& call) {
   std::ostringstream text;
   text << std::setprecision(std::numeric_limits<double>::max_digits10) << call.name << " of "
        << numbers_of<T>() << " numbers\nbatch " << q.batch << "\nheads " << q.heads << "\nKV heads "
-       << k.heads << "\ndim " << q.dim << "\nqueries " << queries.seq() << ' ' << name(queries.kind())
-       << "\npieces of the queries " << queries.pieces() << "\nkeys " << keys.seq() << ' '
-       << name(keys.kind()) << "\npieces of the keys " << keys.pieces() << "\ntransport "
+       << k.heads << "\ndim " << q.dim << "\ndim of v " << call.v.shape().dim << "\nqueries " << queries.seq()
+       << ' ' << name(queries.kind()) << "\npieces of the queries " << queries.pieces() << "\nkeys "
+       << keys.seq() << ' ' << name(keys.kind()) << "\npieces of the keys " << keys.pieces() << "\ntransport "
        << (call.options.transport == TransportKind::overlapped ? "overlapped" : "odd-even") << "\npartition "
        << name(call.options.partition) << "\noptions.ulysses " << call.options.ulysses << "\ngradient of lse "
        << (call.grad_lse ? "given" : "none") << "\noptions.sum_numbers " << call.options.sum_numbers
@@ -104,13 +104,16 @@ void require_same_arguments(int rank, const std::string& mine, const std::string
 
 template <class T>
 void check_arguments(const Check& check, int rank, int ranks, const Call<T>& call) {
-  const Shape &q = call.q.shape(), &k = call.k.shape();
+  const Shape &q = call.q.shape(), &k = call.k.shape(), &v = call.v.shape();
   const auto& [queries, keys] = call.placement;
   check(std::min({q.batch, q.heads, q.dim, k.heads}) > 0 && q.heads % k.heads == 0,
         "q is " + to_string(q) + " and k " + to_string(k) +
             ": batch, heads and dim are at least 1, and the KV heads divide the heads");
-  check(fits(q.with_seq(queries.seq())) && fits(q.with_seq(keys.seq())), "more than 2^48 elements in all");
-  check(std::max({q.batch, q.heads, q.dim, keys.max_tokens()}) <= largest_count,
+  check(v.dim > 0, "v is " + to_string(v) + ": it has at least one column");
+  for (const Shape& rows : {q, call.out_shape()})
+    check(fits(rows.with_seq(queries.seq())) && fits(rows.with_seq(keys.seq())),
+          "more than 2^48 elements in all");
+  check(std::max({q.batch, q.heads, q.dim, v.dim, keys.max_tokens()}) <= largest_count,
         "batch, heads, dim, and the keys of a rank, are at most 2^31 - 1");
   const bool hybrid = call.options.partition == Partition::hybrid;
   check(hybrid || call.options.ulysses == 1, "options.ulysses is for Partition::hybrid only");
@@ -122,7 +125,7 @@ void check_arguments(const Check& check, int rank, int ranks, const Call<T>& cal
   const Shape due{q.batch, k.heads, count(grid.slice(keys)), q.dim};
   check.array("q", call.q, q.with_seq(count(grid.slice(queries))));
   check.array("k", call.k, due);
-  check.array("v", call.v, due);
+  check.array("v", call.v, due.with_dim(v.dim));
   each_term(
       [&](const auto& array, const std::string& name) {
         if (!array) return;

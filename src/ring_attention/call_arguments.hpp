@@ -27,6 +27,8 @@ struct Call {
   [[nodiscard]] BackwardInputs<T> backward_inputs() const {
     return {q, result->out, result->lse, grad_out, term_rows(), grad_lse};
   }
+  /// The shape of out and dO.
+  [[nodiscard]] Shape out_shape() const { return q.shape().with_dim(v.shape().dim); }
   /// The rows of this rank's queries; none of a term that there is not.
   [[nodiscard]] Terms<SumOf<T>> term_rows() const {
     return each_term([](const auto& array) { return array.value_or(View<const SumOf<T>>()); }, terms);

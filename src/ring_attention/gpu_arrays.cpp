@@ -197,6 +197,7 @@ void with_gpu(AttentionState& state, GpuStream stream, const Call<T>& call, cons
     try {
       const GpuCheck<T> on_gpu(check, state);
       on_gpu.arrays(call);
+      cuda::require_equal_widths(call.q.shape(), call.v.shape());
       on_gpu.memory(state.shared_by(call), call.result.has_value());
     } catch (const Error& error) {  // of CUDA, for instance of a kernel of the caller's
       check(false, error.what());

@@ -35,10 +35,10 @@ class FunctionDevice : public CpuDevice<T> {
 
   [[nodiscard]] std::unique_ptr<Engine<T>> forward(const Scoring& scoring, View<const T> q,
                                                    const TokenRanges& ranges, const Terms<T>&,
-                                                   const ExpectedKeys&) const override {
+                                                   const ExpectedKeys& keys) const override {
     if (!function_) throw InputError("forward: the function is empty");
     auto engine = std::make_unique<FunctionEngine<T>>(scoring, function_);
-    engine->begin(q, ranges);
+    engine->begin(q, ranges, keys.largest.value_dim);
     return engine;
   }
 

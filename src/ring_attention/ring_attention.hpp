@@ -212,7 +212,8 @@ class Attention {
 /// \param comm     all of its ranks make the call; it still belongs to the caller
 /// \param q        `[batch, heads, tokens, dim]`: this rank's queries, in the order of `placement.queries.ranges(rank)`
 /// \param k, v     `[batch, kv_heads, tokens, dim]`: this rank's keys and values, in the order of
-///                 `placement.keys.ranges(rank)`; kv_heads divides heads (grouped-query attention)
+///                 `placement.keys.ranges(rank)`; kv_heads divides heads (grouped-query attention). In the memory of the
+///                 host v may have another dim than q and k, on all ranks: that of the result
 /// \param placement  over the ranks of `comm`, or of one ring of a hybrid (see above; over 1 rank for Ulysses); a rank may
 ///                 have no tokens (seq = 0, any pointer)
 /// \param scoring  the same on all ranks; positions in it are global positions of the sequence. Seed, step and layer of
@@ -220,7 +221,7 @@ class Attention {
 /// \param bias     `[batch or 1, heads or 1, tokens, S of the keys]`: a row for each query of this rank, a column for
 ///                 each key of the sequence in the order of positions; -inf hides a key. Without a bias:
 ///                 std::nullopt, on all ranks.
-/// \returns out, like q, and lse `[batch, heads, tokens, 1]`, the natural logarithm of sum e^s; the caller owns them.
+/// \returns out, like q with the dim of v, and lse `[batch, heads, tokens, 1]`, the natural logarithm of sum e^s; the caller owns them.
 ///          A query that sees no key has out = 0 and lse = -inf; with sinks its lse is the sink of its head.
 /// \throws AgreedError, InputError, Error: see above
 ///
@@ -272,7 +273,7 @@ class Attention {
 /// The gradients of sum(out * grad_out) over all ranks: dQ of this rank's queries, dK and dV of its keys.
 ///
 /// \param result    what `forward` returned on this rank for the same q, k, v, placement and scoring
-/// \param grad_out  dO, like q
+/// \param grad_out  dO, like out
 /// \returns dQ like q, dK and dV like k and v, each summed over the queries of all ranks; the gradient of the bias, like
 ///          the bias and summed over what broadcasts; and the gradient of the sinks, on every rank the sum over all ranks.
 ///          The caller owns them.

@@ -120,6 +120,8 @@ TEST(Arguments, ShapesThatAreNotDue) {
   expect_refused_on_some([&](auto& a) { a.k = other(a.k, 2, 1, 8); }, "k is [1, 2, ");
   expect_refused_on_some([&](auto& a) { a.k = other(a.k, 2, 0, 4); }, "k is [1, 2, ");
   expect_refused_on_some([&](auto& a) { a.v = other(a.v, 1, 0, 8); }, "v is [1, 1, ");
+  expect_refused_on_some([&](auto& a) { a.v = other(a.v, 2, 1, 5); }, "v is [1, 2, ");
+  expect_refused_on_some([&](auto& a) { a.v = Tensor<float>({1, 2, 17, 0}); }, "v is [1, 2, 17, 0]");
   expect_refused_on_some([&](auto& a) { a.k = other(a.k, 3, 0, 8); }, "q is [1, 4, ");
   expect_refused_on_some([&](auto& a) { a.q = Tensor<float>({1, 0, 13, 8}); }, "q is [1, 0, 13, 8]");
 }
@@ -132,6 +134,10 @@ TEST(Arguments, ShapesOfTheBackward) {
   };
   EXPECT_EQ(
       message([](auto& a) { a.grad_out = Tensor<float>({2, 4, 1, 8}); }).find("rank 0: grad_out is [2, "), 0);
+  EXPECT_EQ(message([](auto& a) {
+              a.v = Tensor<float>(a.v.shape().with_dim(5));
+            }).find("rank 0: result.out is [1, 4, "),
+            0);
   EXPECT_EQ(
       message([](auto& a) { a.result.lse = Tensor<float>({1, 4, 9, 2}); }).find("rank 0: result.lse is "), 0);
   EXPECT_EQ(
@@ -257,6 +263,13 @@ TEST(Disagreement, OnTheArrays) {
   expect_disagreement([&](auto& a) { shaped(a, 1, 8, 2, 8); }, "heads 4", "heads 8");
   expect_disagreement([&](auto& a) { shaped(a, 1, 4, 4, 8); }, "KV heads 2", "KV heads 4");
   expect_disagreement([&](auto& a) { shaped(a, 1, 4, 2, 16); }, "dim 8", "dim 16");
+  expect_disagreement(
+      [](auto& a) {
+        a.v = Tensor<float>(a.v.shape().with_dim(5), 1);
+        a.grad_out = Tensor<float>(a.q.shape().with_dim(5), 1);
+        a.result.out = a.grad_out.clone();
+      },
+      "dim of v 8", "dim of v 5");
 }
 
 TEST(Disagreement, OnThePlacementAndTheTransport) {

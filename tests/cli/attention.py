@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass
 class Problem:
-    """Flat lists q, k, v (and dout); shapes are (B, H, S, D). `sees` and `bias` say what a pair of positions is to
+    """Flat lists q, k, v (and dout); shapes are (B, H, S, D), and v has `value_dim` columns (default: D). `sees` and `bias` say what a pair of positions is to
     each other: query i is at token i + offset. `dense_bias(b, h, i, j)` and `factor(b, h, i, j)`, that of the dropout,
     take the index of the query. `sinks` has one logit a head."""
 
@@ -24,11 +24,14 @@ class Problem:
     dense_bias: object = lambda b, h, i, j: 0.0
     factor: object = lambda b, h, i, j: 1.0
     sinks: list = None
+    value_dim: int = None
 
     def __post_init__(self):
         if self.scale is None:
             self.scale = 1 / math.sqrt(self.q_shape[3])
         self.group = self.q_shape[1] // self.kv_shape[1]
+        self.value_dim = self.value_dim or self.q_shape[3]
+        self.out_shape, self.v_shape = ((*shape[:3], self.value_dim) for shape in (self.q_shape, self.kv_shape))
 
     def attend(self):
         """(out, lse)"""
@@ -36,8 +39,8 @@ class Problem:
         for b, h, i in self.rows():
             weights, row_lse = self.weights(b, h, i)
             weights = [w * self.factor(b, h, i, j) for j, w in enumerate(weights)]
-            values = [row(self.v, self.kv_shape, b, h // self.group, j) for j in range(self.kv_shape[2])]
-            out += [math.fsum(w * value[d] for w, value in zip(weights, values)) for d in range(self.q_shape[3])]
+            values = [row(self.v, self.v_shape, b, h // self.group, j) for j in range(self.kv_shape[2])]
+            out += [math.fsum(w * value[d] for w, value in zip(weights, values)) for d in range(self.value_dim)]
             lse.append(row_lse)
         return out, lse
 
@@ -47,10 +50,10 @@ class Problem:
         self.dbias, self.dsinks = {}, [0.0] * self.q_shape[1]
         for b, h, i in self.rows():
             weights, lse = self.weights(b, h, i)
-            query, grad = row(self.q, self.q_shape, b, h, i), row(self.dout, self.q_shape, b, h, i)
+            query, grad = row(self.q, self.q_shape, b, h, i), row(self.dout, self.out_shape, b, h, i)
             factors = [self.factor(b, h, i, j) for j in range(self.kv_shape[2])]
             grad_weights = [
-                f * dot(grad, row(self.v, self.kv_shape, b, h // self.group, j)) for j, f in enumerate(factors)
+                f * dot(grad, row(self.v, self.v_shape, b, h // self.group, j)) for j, f in enumerate(factors)
             ]
             mean = math.fsum(w * g for w, g in zip(weights, grad_weights))
             if self.sinks:
@@ -61,7 +64,7 @@ class Problem:
                 key = row(self.k, self.kv_shape, b, h // self.group, j)
                 add(dq, self.q_shape, (b, h, i), grad_score, key)
                 add(dk, self.kv_shape, (b, h // self.group, j), grad_score, query)
-                add(dv, self.kv_shape, (b, h // self.group, j), w * factors[j], grad)
+                add(dv, self.v_shape, (b, h // self.group, j), w * factors[j], grad)
         return dq, dk, dv
 
     def rows(self):

@@ -70,9 +70,9 @@ BROKEN_FILES = (
 
 # Shapes of q, k and v, and what the line must say.
 SHAPES_THAT_DISAGREE = (
-    ((2, 6, 4), (2, 6, 4), (2, 7, 4), ("k.npy", "v.npy", "same shape")),
-    ((2, 6, 4), (2, 6, 4), (2, 6, 5), ("k.npy", "v.npy", "same shape")),
-    ((2, 6, 4), (2, 6, 4), (1, 6, 4), ("k.npy", "v.npy", "same shape")),
+    ((2, 6, 4), (2, 6, 4), (2, 7, 4), ("k.npy", "v.npy", "B, H and S of k and v must be the same")),
+    ((2, 6, 4), (2, 6, 4), (2, 7, 5), ("k.npy", "v.npy", "B, H and S of k and v must be the same")),
+    ((2, 6, 4), (2, 6, 4), (1, 6, 4), ("k.npy", "v.npy", "B, H and S of k and v must be the same")),
     ((2, 2, 6, 4), (3, 2, 6, 4), (3, 2, 6, 4), ("q.npy", "k.npy", "B must be the same")),
     ((2, 6, 4), (2, 6, 5), (2, 6, 5), ("q.npy", "k.npy", "D must be the same")),
     ((6, 4), (1, 6, 4), (1, 6, 4), ("q.npy", "k.npy", "2 dimensions", "3")),
@@ -167,6 +167,12 @@ class BadFilesTest(harness.CommandTest):
             with self.subTest(q=q, k=k, v=v):
                 self.write(q=good(q), k=good(k), v=good(v))
                 self.refuse((1, 1, 4)[i % 3], *said)
+
+    def test_gradient_of_a_result_as_wide_as_v(self):
+        self.write(v=good((2, 6, 5)))
+        with open(self.path("dout.npy"), "wb") as file:
+            file.write(good())
+        self.refuse(3, "dout.npy", "[1, 2, 6, 5], with the D of v", words=("--dout", "dout.npy"))
 
     def test_types_that_disagree(self):
         self.write(v=good(dtype="<f4"))

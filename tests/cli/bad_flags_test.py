@@ -135,7 +135,7 @@ class HelpTest(harness.CommandTest):
 
     def test_commands(self):
         text = self.help_of("run")
-        flags = """q k v dout random kv-heads backward seed out check json progress scale softcap causal window documents
+        flags = """q k v dout random kv-heads value-dim backward seed out check json progress scale softcap causal window documents
                    prefix blocks sink-tokens global-tokens chunk intervals
                    alibi bias sink dropout dropout-seed q-offset placement transport kv-dtype engine threads isa tile
                    timeout expect-ranks"""

@@ -21,19 +21,21 @@ def causal(query, key):
 
 
 class DecodeTest(harness.CommandTest):
-    def write_problem(self, q_shape, kv_shape, dtype="<f8", **problem_words):
+    def write_problem(self, q_shape, kv_shape, dtype="<f8", value_dim=None, **problem_words):
         arrays = {}
-        for seed, (name, shape) in enumerate((("q", q_shape), ("k", kv_shape), ("v", kv_shape))):
+        v_shape = (*kv_shape[:-1], value_dim or kv_shape[-1])
+        for seed, (name, shape) in enumerate((("q", q_shape), ("k", kv_shape), ("v", v_shape))):
             arrays[name] = random_values(shape, seed)
             npy.write(self.path(name + ".npy"), shape, arrays[name], dtype)
-        return Problem(**arrays, q_shape=four(q_shape), kv_shape=four(kv_shape), **problem_words)
+        return Problem(**arrays, q_shape=four(q_shape), kv_shape=four(kv_shape), value_dim=value_dim, **problem_words)
 
     def check_case(self, ranks, q_shape, kv_shape=None, words="", dtype="<f8", sees=causal, **problem_words):
         kv_shape = kv_shape or q_shape
         with self.subTest(ranks=ranks, q=q_shape, kv=kv_shape, words=words, dtype=dtype):
             problem = self.write_problem(q_shape, kv_shape, dtype, sees=sees, **problem_words)
             self.run_well(ranks, "decode", *FILES, "--out", "results", "--check", *words.split())
-            for name, shape, elements in zip(("out", "lse"), (q_shape, q_shape[:-1]), problem.attend()):
+            out_shape = (*q_shape[:-1], problem.value_dim)
+            for name, shape, elements in zip(("out", "lse"), (out_shape, q_shape[:-1]), problem.attend()):
                 got_shape, got_dtype, got = self.array(f"results/{name}.npy")
                 self.assertEqual((got_shape, got_dtype), (tuple(shape), dtype), name)
                 self.assertLessEqual(worst_error(got, elements), TOLERANCE[dtype], name)
@@ -53,6 +55,12 @@ class DecodeTest(harness.CommandTest):
         for dtype, engine in harness.first(2, ("<f4", "fast"), ("<f8", "readable"), ("<f4", "readable"), ("<f8", "fast")):
             words = f"--engine {engine} --threads 2"
             self.check_case(2, (2, 4, 11, 8), (2, 2, 11, 8), words=words, dtype=dtype)
+
+    def test_values_of_another_width(self):
+        for value_dim, words in ((3, ""), (11, "--alibi"), (1, "--engine readable")):
+            alibi = {"bias": lambda head, query, key: -(query - key) / 4 ** (head + 1)} if words == "--alibi" else {}
+            self.check_case(3, (4, 11, 8), (2, 11, 8), words=words, value_dim=value_dim, **alibi)
+        self.run_well(3, "decode", "--random", "1,4,40,12", "--kv-heads", "2", "--value-dim", "7", "--same-bits", "--check")
 
     def test_scores(self):
         self.check_case(3, (2, 13, 4), words="--window 2,0", sees=lambda query, key: query - 2 <= key <= query)

@@ -23,19 +23,21 @@ def causal(query, key):
 
 
 class ResultsTest(harness.CommandTest):
-    def write_problem(self, q_shape, kv_shape, dtype="<f8", **problem_words):
+    def write_problem(self, q_shape, kv_shape, dtype="<f8", value_dim=None, **problem_words):
         """Writes q, k, v and dout.npy."""
         arrays = {}
-        for seed, (name, shape) in enumerate((("q", q_shape), ("k", kv_shape), ("v", kv_shape), ("dout", q_shape))):
+        out_shape, v_shape = ((*shape[:-1], value_dim or shape[-1]) for shape in (q_shape, kv_shape))
+        for seed, (name, shape) in enumerate((("q", q_shape), ("k", kv_shape), ("v", v_shape), ("dout", out_shape))):
             arrays[name] = random_values(shape, seed)
             npy.write(self.path(name + ".npy"), shape, arrays[name], dtype)
-        return Problem(**arrays, q_shape=four(q_shape), kv_shape=four(kv_shape), **problem_words)
+        return Problem(**arrays, q_shape=four(q_shape), kv_shape=four(kv_shape), value_dim=value_dim, **problem_words)
 
     def assert_results(self, problem, q_shape, kv_shape, dtype, gradients=False, also=()):
         """The files in results/ are those of the problem, in `dtype` and the input's dimensions."""
-        want = list(zip(("out", "lse"), (q_shape, q_shape[:-1]), problem.attend()))
+        out_shape, v_shape = ((*shape[:-1], problem.value_dim) for shape in (q_shape, kv_shape))
+        want = list(zip(("out", "lse"), (out_shape, q_shape[:-1]), problem.attend()))
         if gradients:
-            want += zip(("dq", "dk", "dv"), (q_shape, kv_shape, kv_shape), problem.differentiate())
+            want += zip(("dq", "dk", "dv"), (q_shape, kv_shape, v_shape), problem.differentiate())
         for name, shape, elements in want:
             got_shape, got_dtype, got = self.array(f"results/{name}.npy")
             self.assertEqual((got_shape, got_dtype), (tuple(shape), dtype), name)
@@ -73,6 +75,14 @@ class ResultsTest(harness.CommandTest):
         self.check_case(4, (5, 4), (11, 4))
         self.check_case(3, (11, 4), (5, 4))
         self.check_case(3, (1, 4), (9, 4))
+
+    def test_values_of_another_width(self):
+        for ranks, words in ((3, ""), (2, "--parallel ulysses"), (4, "--parallel all-gather"), (2, "--engine readable")):
+            for value_dim in (1, 3, 9):
+                self.check_case(ranks, (4, 10, 4), (2, 11, 4), f"--dout dout.npy --check {words}", value_dim=value_dim)
+        self.run_well(3, "run", "--random", "1,4,40,12", "--kv-heads", "2", "--value-dim", "7", "--backward", "--check")
+        report = self.run_well(2, "run", "--random", "1,2,9,12", "--value-dim", "7", "--json")
+        self.assertIn('"value_dim": 7', report.out)
 
     def test_causal(self):
         for ranks in (1, 3, 4):

@@ -26,13 +26,14 @@ inline void add_terms(Case& what, std::size_t turn) {
     what.scoring.dropout = {.probability = 0.4, .seed = 7, .step = 1, .layer = 2, .first_head = 3};
 }
 
-/// Every mask at lengths that nothing divides, of fewer tokens than ranks, and of several tiles of the fast kernels; every
+/// Every mask, with a V of each width, at lengths that nothing divides, of fewer tokens than ranks, and of several tiles of the fast kernels; every
 /// placement, number of heads that share K,V, kind of bias, sinks and dropout are in turn with these.
 inline std::vector<NamedCase> named_cases() {
   std::vector<NamedCase> all;
   constexpr std::pair<Index, Index> heads[] = {{4, 4}, {4, 2}, {6, 3},
                                                {4, 1}, {6, 2}, {6, 1}};  // of Q, and of K,V
   constexpr Index blocks[] = {3, 1, 64};                                 // of the readable engines
+  constexpr Index value_dims[] = {0, 1, 3, 0, 9, 0, 20};                 // of V
   std::size_t turn = 0;
   for (const auto& [queries, keys] :
        {std::pair<Index, Index>{17, 17}, {9, 22}, {19, 13}, {2, 2}, {1, 1}, {5, 1}, {70, 110}})
@@ -48,7 +49,8 @@ inline std::vector<NamedCase> named_cases() {
                 .scoring = named.scoring,
                 .block = blocks[turn % 3],
                 .kind = placement_kinds.begin()[turn / 2 % 3],
-                .every_hop = turn % 4 != 0};
+                .every_hop = turn % 4 != 0,
+                .value_dim = value_dims[turn % 7]};
       add_terms(what, turn++);
       all.push_back({named.name + ", " + std::to_string(queries) + " x " + std::to_string(keys), what});
     }
@@ -65,6 +67,15 @@ inline std::vector<NamedCase> named_cases() {
                   .dim = 5,
                   .scoring = {.scale = 30, .softcap = 4},
                   .spike_every = 4}});
+  // Multi-head latent attention (DeepSeek-V2): K has the columns of a position besides.
+  all.push_back({"MLA",
+                 {.group = 2,
+                  .queries = 30,
+                  .keys = 37,
+                  .dim = 192,
+                  .scoring = {0.07, Mask::causal(7)},
+                  .kind = PlacementKind::zigzag,
+                  .value_dim = 128}});
   for (const double sink : {-300.0, 30.0}) {
     Case what{.group = 2, .queries = 17, .keys = 17, .dim = 5, .scoring = {0.6, Mask::causal()}};
     what.scoring.sinks.assign(4, sink);
@@ -73,7 +84,7 @@ inline std::vector<NamedCase> named_cases() {
   return all;
 }
 
-/// Any numbers of heads, widths of a head, tiles and terms; in one of three up to 140 tokens.
+/// Any numbers of heads, widths of K and V, tiles and terms; in one of three up to 140 tokens.
 inline Case random_problem(Dice& dice, Index index) {
   Case what = random_case(dice, index, 4);
   what.kv_heads = dice.between(1, 4);
@@ -89,6 +100,7 @@ inline Case random_problem(Dice& dice, Index index) {
   if (dice.one_in(4)) what.scoring.mask.sets = random_sets(dice, what.queries, what.keys);
   what.dim = dice.one_in(8) ? dice.between(1, 256) : what.dim;
   if (most_visible_keys(what) >= 8) add_terms(what, static_cast<std::size_t>(dice.between(0, 29)));
+  if (dice.one_in(2)) what.value_dim = dice.one_in(8) ? dice.between(1, 256) : dice.between(1, 40);
   return what;
 }
 

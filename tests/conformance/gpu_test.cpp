@@ -27,7 +27,10 @@ Way<float> gpu_way(const std::string& name, bool staged = false, const GpuKernel
                    return run_on_gpu<T>(task, team, staged, kernels);
                  }};
   way.bytes = bytes_of<T>;
-  way.problem_of = [](const Case& what) { return problem_in<T>(what, nullptr); };
+  way.problem_of = [](Case what) {
+    what.value_dim = 0;  // what the kernels take
+    return problem_in<T>(what, nullptr);
+  };
   way.agrees = agrees_in_type<T>;
   return way;
 }
@@ -61,6 +64,7 @@ void add_kernel_ways(std::vector<Way<float>>& ways) {
         gpu_way<T>(direction + kernel.name + " in " + cuda::name_of(cuda::type_of<T>), false, kernels);
     way.problem_of = [wide = *dim](Case what) {
       what.dim = wide;
+      what.value_dim = 0;
       return problem_in<T>(what, nullptr);
     };
     if (kernel.launch_with_pairs == nullptr)

@@ -114,7 +114,9 @@ std::pair<Index, Index> most_bytes(const Case& what, const Team& team, int rank,
   const Interval heads = share.kv.front();
   const Index q_heads = what.q().heads / team.ulysses, kv_heads = heads.end - heads.begin, ranks = team.rings;
   const Shape q{what.batch, q_heads, count(grid.shard(tokens.queries)), what.dim};
-  const auto kv = [&](Index keys) { return 2 * what.batch * kv_heads * keys * what.dim; };  // K and V
+  const KvShape both = what.kv();
+  const Shape out = q.with_dim(both.value_dim);
+  const auto kv = [&](Index keys) { return both.with_seq(keys).elements() / what.kv_heads * kv_heads; };
   const Index largest = kv(tokens.keys.max_tokens()), all = kv(what.keys),
               own = kv(count(grid.shard(tokens.keys)));
   const bool travels = ranks > 1, narrow = wire < static_cast<Index>(sizeof(T));
@@ -124,9 +126,10 @@ std::pair<Index, Index> most_bytes(const Case& what, const Team& team, int rank,
   const Index sums = team.all_gathers_kv ? all + (ranks - 1) * own : (travels ? 3 : 2) * largest;
   const auto& kernels_of = kernels<T>(best_isa());
   const Index row = q.per_row().size();
-  const Index forward = q.size() + 2 * row + forward_tile_elements<T>(q);  // out; m, which becomes lse, and l
+  // out; m, which becomes lse, and l
+  const Index forward = out.size() + 2 * row + forward_tile_elements<T>(q, out.dim);
   const Index backward =
-      q.size() + row + sums + tile_elements<T>(kernels_of.backward.workspace, what.dim);  // dQ, delta
+      q.size() + row + sums + tile_elements<T>(kernels_of.backward.workspace, q.dim, out.dim);  // dQ, delta
   return {forward * element + pieces * wire + widened, backward * element + pieces * wire + widened};
 }
 
@@ -136,6 +139,7 @@ void expect_that_it_holds_no_more() {
   for (const PlacementKind kind : placement_kinds)
     for (const Team& team : teams) {
       Case what{.batch = 2, .kv_heads = 2, .group = 6, .queries = 50, .keys = 43, .dim = 8, .kind = kind};
+      if (kind != PlacementKind::contiguous) what.value_dim = kind == PlacementKind::striped ? 3 : 11;
       if (!can_share_heads(12, 2, team.ulysses)) continue;
       const auto problem =
           GradientProblem<Value>{make_problem<Value>(what), random_grad_out<Value>(what), {}};
@@ -172,6 +176,7 @@ template <class T>
 void expect_the_pairs_of(const Way<T>& way, Case what, const Team& members) {
   SCOPED_TRACE(way.name + ", " + to_string(members) + ": " + to_string(what));
   what.dim = std::max(what.queries, what.keys);
+  what.value_dim = 0;
   auto [q, k, v] = random_inputs<T>(what);
   const GradientProblem<T> problem{
       {what, std::move(q), std::move(k), unit_rows<T>(what.kv()), {}}, unit_rows<T>(what.q()), {}};

@@ -218,7 +218,7 @@ TEST(AllGather, ProgressesBetweenTheTilesOfBothPasses) {
     (void)attention.backward(inputs, k, v);
 
     Index forward_due = 0, backward_due = 0;  // the calls of the engines
-    const auto forward = device.forward(what.scoring, q, own, {}, {});
+    const auto forward = device.forward(what.scoring, q, own, {}, {what.kv()});
     const auto backward = device.backward(what.scoring, inputs, own, {});
     for (int owner = 0; owner < ranks; ++owner) {
       const TokenRanges theirs = tokens.ranges(owner);

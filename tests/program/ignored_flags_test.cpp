@@ -123,7 +123,7 @@ TEST(IgnoredFlags, OfRun) {
   for (const char* flag : {"--kv-dtype bf16", "--engine fast"})
     flags.pair(flag, "--device cpu", "--device cuda");
   flags.base("");
-  for (const char* flag : {"--kv-heads 2", "--seed 2", "--backward"})
+  for (const char* flag : {"--kv-heads 2", "--value-dim 2", "--seed 2", "--backward"})
     flags.pair(flag, random, files + " --out a");
   flags.base("--out a");
   flags.need_nothing({random});
@@ -143,7 +143,7 @@ TEST(IgnoredFlags, OfDecode) {
                       "--trace a", "--scale 2", "--softcap 3", "--window 2,0", "--alibi", "--sink a",
                       "--placement zigzag", "--transport odd-even"});
   flags.base("--out a");
-  for (const char* flag : {"--kv-heads 2", "--seed 2"}) flags.pair(flag, random, files);
+  for (const char* flag : {"--kv-heads 2", "--value-dim 2", "--seed 2"}) flags.pair(flag, random, files);
   flags.need_nothing({random});
   flags.pair("--q a", "--k a --v a");
   flags.pair("--k a", "--q a --v a");

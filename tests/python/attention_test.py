@@ -72,6 +72,27 @@ class Values(unittest.TestCase):
                 self.assertEqual(one.shape, some[0].shape)
                 self.assertTrue(np.array_equal(one.ravel(), want.ravel()))
 
+    def test_values_of_another_width(self):
+        q, k, *_ = arrays(3, 11, 8)
+        for value_dim in (1, 5, 12):
+            v, grad_out = RNG.standard_normal((2, 3, 11, value_dim))
+            result = ra.attention(q, k, v, causal=True)
+            back = ra.attention_backward(grad_out, q, k, v, *result, causal=True)
+            self.assertEqual([x.shape for x in (*result, *back[:3])], [x.shape for x in (v, q[..., 0], q, k, v)])
+            for same_bits in (4, 256):
+                ours = [x.astype(np.float32) for x in (grad_out, q, k, v)]
+                one = ra.attention(*ours[1:], causal=True, same_bits=same_bits)
+                self.assert_near(one.out, result.out, 1e-5, "out")
+                exact = ra.attention_backward(*ours, *one, causal=True, same_bits=same_bits)
+                for got, want in zip(exact[:3], back):
+                    self.assert_near(got, want, 1e-4, "a gradient")
+            with self.assertRaisesRegex(ra.InputError, rf"v is \[1, 3, 10, {value_dim}\] where"):
+                ra.attention(q, k, v[:, 1:])
+            with self.assertRaisesRegex(ra.InputError, "v is "):
+                ra.attention(q, k, v[1:])
+            with self.assertRaisesRegex(ra.InputError, "grad_out is "):
+                ra.attention_backward(q, q, k, v, *result)
+
     def test_float16_and_float32_are_computed_in_float32(self):
         half = arrays(2, 20, 8, dtype=np.float16)
         single = [array.astype(np.float32) for array in half]

@@ -75,6 +75,7 @@ def values():
     arrays = [rng.standard_normal((1, 30, 23, 8)) for _ in range(4)]
     for parallel, ulysses in (("ulysses", 1), ("hybrid", 1), ("hybrid", ra.size())):
         run_case(arrays, {"causal": True}, {"placement": "zigzag", "parallel": parallel, "ulysses": ulysses})
+        run_case([*arrays[:2], arrays[2][..., :3], arrays[3][..., :3]], {}, {"parallel": parallel, "ulysses": ulysses})
 
 
 def same_bits():
@@ -169,6 +170,9 @@ def errors():
 
     who = f"rank {last}: "
     one_spoilt(who + "q is [1, 2, ", np.ones((2, good.shape[1] + 1, 4)))
+    refused("the ranks disagree: rank 0 has dim of v 4, rank",
+            lambda: ra.ring_attention(good, good, good[..., 1:] if on_last else good, seq=seq)) if last else None
+    refused(who + "v is [1, 1, ", lambda: ra.ring_attention(good, good, good[:1] if on_last else good, seq=seq))
     one_spoilt(who + "q is int64: it must be", np.ones(good.shape, int))
     one_spoilt(who + "q has 1 dimensions", np.ones(3))
     one_spoilt(who + "k is float64 where q is not", good.astype(np.float32))

@@ -95,8 +95,9 @@ def random_case(number, queries=None, keys=None):
     queries = (keys if rng.random() < 0.6 else int(rng.integers(1, 60))) if queries is None else queries
     dim = int(rng.choice([1, 3, 8, 16, 33]))
     heads = kv_heads * group
-    q, k, v, grad_out = (rng.standard_normal((batch, h, s, dim))
-                         for h, s in ((heads, queries), (kv_heads, keys), (kv_heads, keys), (heads, queries)))
+    value_dim = (dim, 5, 21)[number % 3]
+    q, k, v, grad_out = (rng.standard_normal((batch, h, s, d)) for h, s, d in (
+        (heads, queries, dim), (kv_heads, keys, dim), (kv_heads, keys, value_dim), (heads, queries, value_dim)))
     words = {"causal": bool(rng.random() < 0.5)}
     if rng.random() < 0.3:
         words["window"] = tuple(int(side) for side in rng.integers(-1, 20, 2))

@@ -43,7 +43,7 @@ class Torch(unittest.TestCase):
         for number in range(100):
             batch, heads, queries, keys, dim = (int(x) for x in rng.integers((1, 1, 1, 1, 1), (3, 4, 40, 40, 33)))
             group = int(rng.integers(1, 4))
-            q, k, v = random(batch, heads * group, queries, dim), random(batch, heads, keys, dim), random(batch, heads, keys, dim)
+            q, k, v = random(batch, heads * group, queries, dim), random(batch, heads, keys, dim), random(batch, heads, keys, (dim, 3, 21)[number % 3])
             words = [{}, {"is_causal": True}, {"scale": 0.4}, {"attn_mask": random(queries, keys)},
                      {"attn_mask": random(batch, 1, queries, keys)},
                      {"attn_mask": torch.rand(1, keys) < 0.8}][number % 6]
@@ -71,7 +71,7 @@ class Torch(unittest.TestCase):
         self.assertTrue(torch.equal(exported(*tensors), due[0]))
 
     def test_operators_pass_the_checks_of_pytorch(self):
-        q, k, v = random(1, 4, 5, 2), random(1, 2, 6, 2), random(1, 2, 6, 2)
+        q, k, v = random(1, 4, 5, 2), random(1, 2, 6, 2), random(1, 2, 6, 3)
         bias, sink, documents = random(5, 6), random(4), torch.tensor([0, 2, 6], dtype=torch.int32)
         for some in ((None, None, None), (bias, sink, documents)):
             words = [default for _, default in module._WORDS.values()]
@@ -114,7 +114,7 @@ class Torch(unittest.TestCase):
         self.assertFalse(bool((ours - theirs(q, k, v)).abs().max() <= 1e-3))
 
     def test_gradcheck(self):
-        q, k, v = random(1, 4, 5, 2), random(1, 2, 6, 2), random(1, 2, 6, 2)
+        q, k, v = random(1, 4, 5, 2), random(1, 2, 6, 2), random(1, 2, 6, 3)
         bias, sink = random(5, 6), random(4)
         for words in ({}, {"causal": True}, {"window": (2, 1)}, {"dropout": 0.3, "seed": 4}, {"alibi": True, "softcap": 0.8},
                       {"documents": [0, 2, 6]}):

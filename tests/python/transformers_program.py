@@ -65,7 +65,7 @@ def compare(name, documents, group):
 def models(rank, group):
     torch.set_num_threads(1)
     found = {}
-    for name in ("llama", "qwen3", "mistral", "gemma2", "gemma3", "gptoss"):
+    for name in ("llama", "qwen3", "mistral", "gemma2", "gemma3", "gptoss", "deepseek"):
         for documents in ([0, SEQ], [0, 17, 18, SEQ]):
             found[f"{name} {documents}"] = compare(name, documents, group)
     yield found
@@ -76,7 +76,7 @@ def refusals(rank, group):
 
     tokens = torch.zeros(1, SEQ, dtype=torch.long)
     texts = []
-    for name in ("llama4", "deepseek", "llama", "mistral", "qwen3"):
+    for name in ("llama4", "llama", "mistral", "qwen3"):
         model = make(name, **({"use_sliding_window": True, "sliding_window": 9, "max_window_layers": 0} if name == "qwen3" else {}))
         part = shard(model, tokens, group=group)
         if name == "llama":  # a keyword that nobody knows

@@ -85,14 +85,15 @@ DeviceOf<T> device_of(Index block) {
 
 /// Elements of the one tile that the fast engine keeps.
 template <class T>
-Index tile_elements(cpu::Size (*elements)(int), Index dim) {
-  return cpu::workspaces<T>(1, elements(static_cast<int>(dim))).size();
+Index tile_elements(cpu::Size (*elements)(cpu::HeadWidths), Index dim, std::optional<Index> value_dim = {}) {
+  const cpu::HeadWidths widths(static_cast<int>(dim), static_cast<int>(value_dim.value_or(dim)));
+  return cpu::workspaces<T>(1, elements(widths)).size();
 }
 /// The same of the forward on some queries.
 template <class T>
-Index forward_tile_elements(const Shape& q) {
+Index forward_tile_elements(const Shape& q, std::optional<Index> value_dim = {}) {
   const auto& kernel = forward_kernel(kernels<T>(best_isa()).forward, static_cast<cpu::Size>(q.seq));
-  return tile_elements<T>(kernel.workspace, q.dim);
+  return tile_elements<T>(kernel.workspace, q.dim, value_dim);
 }
 
 }  // namespace ring_attention::test

@@ -8,7 +8,7 @@ namespace ring_attention::test {
 
 template <class T>
 Tensor<T> random_grad_out(const Case& what) {
-  Tensor<T> grad_out(what.q());
+  Tensor<T> grad_out(what.out());
   fill_random(grad_out.view(), {.seed = what.seed, .stream = 3});
   return grad_out;
 }

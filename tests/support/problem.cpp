@@ -52,7 +52,7 @@ Tensor<T> random_bias(const Case& what) {
 
 template <class T>
 std::array<Tensor<T>, 3> random_inputs(const Case& what) {
-  std::array inputs{Tensor<T>(what.q()), Tensor<T>(what.kv()), Tensor<T>(what.kv())};
+  std::array inputs{Tensor<T>(what.q()), Tensor<T>(what.kv()), Tensor<T>(what.kv().values())};
   fill_random(inputs[0].view(), {.seed = what.seed, .stream = 0, .spike_every = what.spike_every});
   fill_random(inputs[1].view(), {.seed = what.seed, .stream = 1, .spike_every = what.spike_every});
   fill_random(inputs[2].view(), {.seed = what.seed, .stream = 2});

@@ -35,9 +35,13 @@ struct Case {
   Index spike_every = 0;
   std::uint64_t seed = 1;
   bool every_hop = true;  // of a ring; false: those that the mask needs
+  Index value_dim = 0;    // columns of v; 0: dim
 
   [[nodiscard]] Shape q() const { return {batch, group * kv_heads, queries, dim}; }
-  [[nodiscard]] Shape kv() const { return {batch, kv_heads, keys, dim}; }
+  [[nodiscard]] KvShape kv() const {
+    return {Shape{batch, kv_heads, keys, dim}, value_dim > 0 ? value_dim : dim};
+  }
+  [[nodiscard]] Shape out() const { return q().with_dim(kv().value_dim); }
   [[nodiscard]] std::optional<Shape> bias() const {
     return bias_batch > 0 ? std::optional(Shape{bias_batch, bias_heads, queries, keys}) : std::nullopt;
   }

@@ -25,11 +25,11 @@ std::string to_string(const Team& team) {
 
 template <class T>
 Whole<T> zeros(const Case& what, bool backward) {
-  Whole<T> all{{Tensor<T>(what.q()), Tensor<T>(what.q().per_row())}, {}};
+  Whole<T> all{{Tensor<T>(what.out()), Tensor<T>(what.q().per_row())}, {}};
   if (backward)
     all.gradients = {Tensor<T>(what.q()),
                      Tensor<T>(what.kv()),
-                     Tensor<T>(what.kv()),
+                     Tensor<T>(what.kv().values()),
                      {{Tensor<T>(what.bias().value_or(Shape{}))}, what.scoring.zero_gradients()}};
   return all;
 }
@@ -125,7 +125,7 @@ Traffic ring_kv(const Case& what, const Placements& tokens, const Ring& ring, In
       what.every_hop ? std::vector<int>() : kv_hops(what.scoring.mask, tokens.queries, tokens.keys);
   const auto parcel = [&](int owner, int hop) {
     const bool travels = hops.empty() || hop <= hops[static_cast<std::size_t>(owner)];
-    return travels ? 2 * tokens.keys.tokens(owner) * token_bytes : 0;
+    return travels ? tokens.keys.tokens(owner) * token_bytes : 0;
   };
   Traffic due;
   for (int hop = 1; hop < ring.size; ++hop) {
@@ -139,7 +139,7 @@ Traffic ring_kv(const Case& what, const Placements& tokens, const Ring& ring, In
 /// dK,dV of a rank in a ring: once for every rank that has tokens, its own included; nothing in a ring of one.
 Traffic ring_gradients(const Placement& keys, Index token_bytes) {
   if (keys.ranks() == 1) return {};
-  const Index all = 2 * keys.seq() * token_bytes;
+  const Index all = keys.seq() * token_bytes;
   return {std::min<Index>(keys.ranks(), keys.pieces()), all, all};
 }
 
@@ -161,20 +161,23 @@ Traffic slices(const RankGrid& grid, const Placement& tokens, const std::vector<
 Traffic heads_of(const Case& what, const RankGrid& grid, const Placements& tokens, Index input, Index output,
                  bool both) {
   const HeadShare share(what.q().heads, what.kv_heads, grid.ulysses.size);
-  const Index row = what.batch * what.dim;
+  const Index of_k = what.batch * what.dim, of_v = what.batch * what.kv().value_dim;
   Traffic due;
   const auto add = [&](const Traffic& array, Index times) { due.add(array.sent, array.received, times); };
-  add(slices(grid, tokens.queries, share.query, row * input, false), both ? 2 : 1);  // q; dO
-  add(slices(grid, tokens.keys, share.kv, row * input, false), 2);                   // k, v
-  add(slices(grid, tokens.queries, share.query, row * output, true), both ? 2 : 1);  // out; dQ
-  add(slices(grid, tokens.queries, share.query, what.batch * output, true), 1);      // lse
-  if (both) add(slices(grid, tokens.keys, share.kv, row * output, true), 2);         // dK, dV
+  add(slices(grid, tokens.queries, share.query, of_k * input, false), 1);        // q
+  add(slices(grid, tokens.keys, share.kv, (of_k + of_v) * input, false), 1);     // k, v
+  add(slices(grid, tokens.queries, share.query, of_v * output, true), 1);        // out
+  add(slices(grid, tokens.queries, share.query, what.batch * output, true), 1);  // lse
+  if (!both) return due;
+  add(slices(grid, tokens.queries, share.query, of_v * input, false), 1);     // dO
+  add(slices(grid, tokens.queries, share.query, of_k * output, true), 1);     // dQ
+  add(slices(grid, tokens.keys, share.kv, (of_k + of_v) * output, true), 1);  // dK, dV
   return due;
 }
 
 /// The messages of an all-gather: K,V of the rank to all others; in the backward again, and what it adds to theirs.
 Traffic gathered(const Placement& keys, int rank, Index token_bytes, Index gradient_bytes, bool both) {
-  const Index others = keys.ranks() - 1, own = 2 * keys.tokens(rank), theirs = 2 * keys.seq() - own;
+  const Index others = keys.ranks() - 1, own = keys.tokens(rank), theirs = keys.seq() - own;
   Traffic due;
   due.add(others * own * token_bytes, theirs * token_bytes, both ? 2 : 1);
   if (both) due.add(theirs * gradient_bytes, others * own * gradient_bytes);
@@ -190,7 +193,9 @@ testing::AssertionResult sent_what_it_should(const RankRun<T>& run, const Case& 
   const Placements tokens = team.tokens(what);
   const HeadShare share(what.q().heads, what.kv_heads, team.ulysses);
   const Index kv_heads = share.kv.front().end - share.kv.front().begin;  // of this rank; all have as many
-  const Index numbers = what.batch * kv_heads * what.dim, element = static_cast<Index>(sizeof(T));
+  // K and V of a token.
+  const Index numbers = what.batch * kv_heads * (what.dim + what.kv().value_dim),
+              element = static_cast<Index>(sizeof(T));
   const bool both = run.has_backward;
   const Ring ring = grid.ring.ring(rank);
   const auto verdict = [&]() -> testing::AssertionResult {

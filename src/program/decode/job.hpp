@@ -66,8 +66,9 @@ class DecodeJob {
     const Index decoded = new_tokens_[0].count,
                 own = prompt_.tokens(comm_.rank()) + decoded / comm_.size() + 1;
     const auto numbers = [](const Shape& all, Index seq) { return all.with_seq(seq).size(); };
-    const Index cache = 2 * numbers(input_.kv(), own), results = numbers(input_.q(), own);
-    const Index new_tokens = numbers(input_.q(), decoded) + 2 * numbers(input_.kv(), decoded);
+    const auto kv = [this](Index seq) { return input_.kv().with_seq(seq).elements(); };
+    const Index cache = kv(own), results = numbers(input_.out(), own);
+    const Index new_tokens = numbers(input_.q(), decoded) + kv(decoded);
     require_host_memory(
         comm_, context_bytes(shared_, false, {bytes, bytes, bytes}) + (cache + results + new_tokens) * bytes);
   }
@@ -92,7 +93,7 @@ class DecodeJob {
     new_q_ = read_new(InputArray::q);
     new_k_ = read_new(InputArray::k);
     new_v_ = read_new(InputArray::v);
-    const Shape results = input_.q().with_seq(cache.own_capacity());
+    const Shape results = input_.out().with_seq(cache.own_capacity());
     results_ = {Tensor<T>(results), Tensor<T>(results.per_row())};
     report_.read_seconds = watch.lap();
 
@@ -114,7 +115,7 @@ class DecodeJob {
     const Group group = observed(std::make_shared<MpiAllToAll>(comm_), observers.of_trace(),
                                  PieceExchange::Along::ulysses, {1, comm_.size()});
     AllToAll& link = *group;
-    Tensor<T> q(new_q_.shape().with_seq(1)), k(new_k_.shape().with_seq(1)), v(k.shape());
+    Tensor<T> q(new_q_.shape().with_seq(1)), k(new_k_.shape().with_seq(1)), v(new_v_.shape().with_seq(1));
     for (Index token = 0; token < new_tokens_[0].count; ++token) {
       copy_tokens(new_q_.view(), token, 1, q.view(), 0);
       copy_tokens(new_k_.view(), token, 1, k.view(), 0);
@@ -129,10 +130,10 @@ class DecodeJob {
     mine_.bytes_sent = link.statistics().bytes_sent;
     report_.exchange_seconds = max_over_ranks(comm_, link.statistics().exposed_seconds);
     report_.decode_seconds = watch.lap();
-    const Index bytes = 2 * static_cast<Index>(sizeof(T)),
-                own = input_.kv().with_seq(cache.own_capacity()).size();
+    const Index bytes = sizeof(T), own = input_.kv().with_seq(cache.own_capacity()).elements();
     report_.cache_bytes = -min_over_ranks(comm_, -bytes * own);
-    report_.ring_bytes = -min_over_ranks(comm_, -bytes * (comm_.size() > 1 ? input_.kv().size() - own : 0));
+    report_.ring_bytes =
+        -min_over_ranks(comm_, -bytes * (comm_.size() > 1 ? input_.kv().elements() - own : 0));
   }
 
   /// Attention of the newest token's query to the keys of all ranks.

@@ -29,6 +29,7 @@ void declare_decode_options(CommandLine& command, DecodeOptions& options) {
   command.list("--random", options.random, "B,H,S,D", "A random problem of this shape instead of files",
                any_length);
   command.option("--kv-heads", options.kv_heads, "KV heads of --random; 0 means as many as H", {0});
+  command.option("--value-dim", options.value_dim, "Columns of the v of --random; 0 means as many as D", {0});
   command.option("--seed", options.seed, "Seed of --random", any_seed);
   command.option("--prompt", options.prompt,
                  "Tokens that are computed at once before the others are decoded (default half of them)",
@@ -65,7 +66,7 @@ void declare_decode_options(CommandLine& command, DecodeOptions& options) {
   declare_job_options(command, options);
   command.needs("--isa", "--engine", {"auto", "fast"});  // threads share the cache with either engine
   for (const char* file : {"--q", "--k", "--v"}) command.exclude("--random", file);
-  for (const char* word : {"--kv-heads", "--seed"}) command.needs(word, "--random");
+  for (const char* word : {"--kv-heads", "--value-dim", "--seed"}) command.needs(word, "--random");
   command.footer(examples);
 }
 

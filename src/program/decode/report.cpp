@@ -56,6 +56,7 @@ std::string to_json(const DecodeReport& report, const DecodeOptions& options) {
   nlohmann::ordered_json json{{"ok", report.ok()},
                               {"q_shape", extents(report.q)},
                               {"kv_shape", extents(report.kv)},
+                              {"value_dim", report.kv.value_dim},
                               {"dtype", report.dtype},
                               {"scale", report.scale},
                               {"softcap", options.softcap.value_or(0)},

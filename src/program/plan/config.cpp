@@ -33,7 +33,7 @@ plan::ModelShape model_of_config(const std::string& file) {
       config["head_dim"] != model.hidden / model.heads)
     model.name += ", not counted: head_dim " + config["head_dim"].dump();
   for (const char* const other : {"sliding_window", "num_experts", "num_local_experts", "n_routed_experts",
-                                  "kv_lora_rank", "attention_chunk_size"})
+                                  "kv_lora_rank", "v_head_dim", "attention_chunk_size"})
     if (config.contains(other) && !config[other].is_null())
       model.name += std::string(", not counted: ") + other + ' ' + config[other].dump();
   return model;

@@ -39,9 +39,9 @@ class RunAttention {
       device_.stage_kv_with(kv_->k(), [&](View<Value> shard) { read(InputArray::k, shard); });
       device_.stage_kv_with(kv_->v(), [&](View<Value> shard) { read(InputArray::v, shard); });
     } else if (!std::exchange(has_keys_, true)) {  // the backward has those of the forward
-      const Shape held = run_.input.kv().with_seq(count(run_.key_ranges()));
+      const KvShape held = run_.input.kv().with_seq(count(run_.key_ranges()));
       held_k_ = Tensor<Value>(held);
-      held_v_ = Tensor<Value>(held);
+      held_v_ = Tensor<Value>(held.values());
       read(InputArray::k, held_k_);
       read(InputArray::v, held_v_);
     }

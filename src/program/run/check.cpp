@@ -68,12 +68,12 @@ class Check {
         keys_(results.key_ranges),
         group_(input.q().heads / input.kv().heads) {
     const Shape some = input.q().with_seq(static_cast<Index>(rows_.size()));
-    want_.out = Tensor<double>(some);
+    want_.out = Tensor<double>(some.with_dim(input.kv().value_dim));
     want_.lse = Tensor<double>(some.per_row());
     if (results.gradients == nullptr) return;
     want_.dq = Tensor<double>(some);
     want_.roundings_q = Tensor<double>(some.per_row());
-    Shape keys = results.gradients->k.shape();
+    KvShape keys(results.gradients->k.shape(), input.kv().value_dim);
     if (!has_every_row()) keys = keys.with_seq(std::ssize(keys_.rows));
     want_.key_arrays = arrays_of_keys(keys);
     for (std::size_t i = 2; i < 4 && !has_every_row(); ++i) want_.key_arrays[i] = {};
@@ -98,7 +98,7 @@ class Check {
         const Tensor<double> k = input_.template whole_head<T>(InputArray::k, b, kv_head);
         const Tensor<double> v = input_.template whole_head<T>(InputArray::v, b, kv_head);
         KeyArrays key_arrays;
-        if (has_gradients() && has_every_row()) key_arrays = arrays_of_keys(k.shape());
+        if (has_gradients() && has_every_row()) key_arrays = arrays_of_keys({k.shape(), v.shape().dim});
         std::array magnitudes{0.0, 0.0};  // of dk and dv: the rows of all ranks add up
         for (std::size_t first = 0; first < rows_.size(); first += chunk()) {
           check_rows(b, kv_head, first, k, v, key_arrays, magnitudes);
@@ -115,8 +115,8 @@ class Check {
   }
 
  private:
-  static KeyArrays arrays_of_keys(const Shape& keys) {
-    return {Tensor<double>(keys), Tensor<double>(keys), Tensor<double>(keys.per_row()),
+  static KeyArrays arrays_of_keys(const KvShape& keys) {
+    return {Tensor<double>(keys), Tensor<double>(keys.values()), Tensor<double>(keys.per_row()),
             Tensor<double>(keys.per_row())};
   }
 

@@ -12,7 +12,8 @@ constexpr Index queries_at_a_time = 2048;
 
 /// What the queries of this rank add, and the largest sizes in them.
 struct Sums {
-  explicit Sums(const Shape& keys) : gradients{Tensor<double>(keys), Tensor<double>(keys)}, mass(keys) {}
+  explicit Sums(const KeyValue<double>& keys)
+      : gradients{Tensor<double>(keys.k.shape()), Tensor<double>(keys.v.shape())}, mass(keys.v.shape()) {}
 
   KeyGradients gradients;
   Tensor<double> mass;  // sum of P over the queries, in every column
@@ -38,7 +39,7 @@ void add_queries(Sums& sums, const RankResults<T>& results, const Scoring& scori
   BlockwiseBackward<double> engine(scoring, check_sample_keys);
   engine.begin({q, out, lse, grad_out, {}}, {range});
   engine.accumulate(keys, {sums.gradients.k, sums.gradients.v});
-  const Tensor<double> ones(q.shape(), 1.0);  // dV = P^T dO is then the sum of P
+  const Tensor<double> ones(out.shape(), 1.0);  // dV = P^T dO is then the sum of P
   Tensor<double> unused(keys.k.shape());
   engine.begin({q, out, lse, ones, {}}, {range});
   engine.accumulate(keys, {unused, sums.mass});
@@ -69,7 +70,7 @@ template <class T>
 KeyGradients key_gradients(const Communicator& comm, const RankResults<T>& results, const Scoring& scoring,
                            Index batch, const Interval& heads, const KeyValue<double>& keys,
                            Activity& activity) {
-  Sums sums(keys.k.shape());
+  Sums sums(keys);
   Index first = 0;
   for (const TokenRange& range : results.query_ranges) {
     for (Index i = 0; i < range.count; i += queries_at_a_time) {

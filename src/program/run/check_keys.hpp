@@ -17,7 +17,7 @@ struct SampledKeys {
   explicit SampledKeys(const TokenRanges& keys);
 };
 
-/// dK and dV of some keys of one KV head, [1, 1, keys, dim], and the sizes that tolerances need.
+/// dK and dV of some keys of one KV head, [1, 1, keys, dim] (dV: value_dim), and the sizes that tolerances need.
 struct KeyGradients {
   Tensor<double> k, v;
   double magnitude_k = 0, magnitude_v = 0;

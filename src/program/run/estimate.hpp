@@ -14,12 +14,14 @@ namespace ring_attention {
 /// A run of fewer FLOP a rank is not worth an estimate: about two seconds of a core.
 inline constexpr double shortest_estimated = 2e11;
 
-/// FLOP of this rank's forward: two products for each visible pair of a query and a key, and each head.
+/// FLOP of this rank's forward: two products for each visible pair of a query and a key, and each head. One has the columns
+/// of k, the other those of v.
 [[nodiscard]] inline double forward_flops(const RunContext& run) {
   const TokenRanges queries = run.grid().shard(run.shared.tokens.queries);
   const double pairs =
       static_cast<double>(visible_pairs(run.shared.scoring.mask, queries, whole(run.shared.kv.seq)));
-  return 4 * pairs * static_cast<double>(run.shared.q.batch * run.shared.q.heads * run.shared.q.dim) /
+  const Shape& q = run.shared.q;
+  return 2 * pairs * static_cast<double>(q.batch * q.heads * (q.dim + run.shared.kv.value_dim)) /
          run.grid().ulysses.size;
 }
 

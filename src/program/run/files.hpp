@@ -56,8 +56,8 @@ class RunFiles {
     if (options_.out.empty()) return;
     results_.emplace(comm_, options_.out);
     const std::size_t n = input_.dimensions();
-    const Shape& q = input_.q();
-    add("out", q, array_extents(q, n));
+    const Shape &q = input_.q(), out = input_.out();
+    add("out", out, array_extents(out, n));
     add("lse", q.per_row(), row_extents(q.per_row(), n));
   }
   void add(const std::string& name, const Shape& shape, const std::vector<Index>& extents) {

@@ -29,7 +29,8 @@ void require_shapes(const Shape& q, const Shape& k, const Shape& v, const RunOpt
                        const Shape& shape_b) {
     return a + " is " + to_string(shape_a) + " and " + b + " is " + to_string(shape_b) + " as [B, H, S, D]: ";
   };
-  if (k != v) throw InputError(both(options.k, k, options.v, v) + "k and v must have the same shape");
+  if (k != v.with_dim(k.dim))
+    throw InputError(both(options.k, k, options.v, v) + "B, H and S of k and v must be the same");
   if (q.batch != k.batch) throw InputError(both(options.q, q, options.k, k) + "B must be the same");
   if (q.dim != k.dim) throw InputError(both(options.q, q, options.k, k) + "D must be the same");
   if (q.heads % k.heads != 0)
@@ -77,6 +78,7 @@ RunInput::RunInput(const Communicator& comm, const RunOptions& options) {
     q_ = options.random_shape();
     kv_ = q_;
     if (options.kv_heads != 0) kv_.heads = options.kv_heads;
+    if (options.value_dim != 0) kv_.value_dim = options.value_dim;
     seed_ = static_cast<std::uint64_t>(options.seed);
   } else {
     open(comm, options);
@@ -96,13 +98,14 @@ void RunInput::open(const Communicator& comm, const RunOptions& options) {
     for (std::size_t i = 1; i < names_.size(); ++i)
       if (readers_[i]) require_same_kind(q.header(), readers_[i]->header(), options, names_[i]);
     require_shapes(q.shape(), readers_[1]->shape(), readers_[2]->shape(), options);
-    if (readers_[3] && readers_[3]->shape() != q.shape())
+    const Shape result = q.shape().with_dim(readers_[2]->shape().dim);
+    if (readers_[3] && readers_[3]->shape() != result)
       throw InputError(options.dout + " is " + to_string(readers_[3]->shape()) + " and " + options.q +
-                       " is " + to_string(q.shape()) +
-                       " as [B, H, S, D]: the gradient of the result is like q");
+                       " is " + to_string(q.shape()) + " as [B, H, S, D]: the gradient of the result is " +
+                       (result == q.shape() ? "like q" : to_string(result) + ", with the D of v"));
   });
   q_ = q.shape();
-  kv_ = readers_[1]->shape();
+  kv_ = {readers_[1]->shape(), readers_[2]->shape().dim};
   is_double_ = q.header().dtype == Dtype::float64;
   dimensions_ = q.dimensions();
 }
@@ -174,9 +177,15 @@ void RunInput::read_sinks(const Communicator& comm, const RunOptions& options) {
   broadcast(comm, scoring_.sinks);
 }
 
-const Shape& RunInput::shape(InputArray array) const {
-  if (array == InputArray::bias) return *terms_.bias;
-  return array == InputArray::k || array == InputArray::v ? kv_ : q_;
+Shape RunInput::shape(InputArray array) const {
+  switch (array) {
+    case InputArray::q: return q_;
+    case InputArray::k: return kv_;
+    case InputArray::v: return kv_.values();
+    case InputArray::grad_out: return out();
+    case InputArray::bias: return *terms_.bias;
+  }
+  return {};
 }
 
 template <class T>
@@ -191,7 +200,7 @@ void RunInput::read(InputArray array, View<T> shard, const TokenRanges& ranges) 
 template <class T>
 Tensor<double> RunInput::whole_head(InputArray array, Index batch, Index head) const {
   const auto which = static_cast<std::size_t>(array);
-  const Shape& whole_array = shape(array);
+  const Shape whole_array = shape(array);
   Tensor<T> one({1, 1, whole_array.seq, whole_array.dim});
   if (readers_[which]) {
     readers_[which]->read_head(batch, head, one.view());

@@ -24,7 +24,9 @@ class RunInput {
   RunInput(const Communicator& comm, const RunOptions& options);
 
   [[nodiscard]] const Shape& q() const { return q_; }
-  [[nodiscard]] const Shape& kv() const { return kv_; }
+  [[nodiscard]] const KvShape& kv() const { return kv_; }
+  /// The shape of the result and of its gradient.
+  [[nodiscard]] Shape out() const { return q_.with_dim(kv_.value_dim); }
   /// The arrays of terms that there are.
   [[nodiscard]] const TermShapes& terms() const { return terms_; }
   [[nodiscard]] const Scoring& scoring() const { return scoring_; }
@@ -67,13 +69,14 @@ class RunInput {
                                        const TokenRanges& ranges, Index first_head = 0) const;
 
  private:
-  [[nodiscard]] const Shape& shape(InputArray array) const;
+  [[nodiscard]] Shape shape(InputArray array) const;
   void open(const Communicator& comm, const RunOptions& options);
   void open_bias(const Communicator& comm, const RunOptions& options);
   void prepare_scoring(const Communicator& comm, const RunOptions& options);
   void read_sinks(const Communicator& comm, const RunOptions& options);
 
-  Shape q_, kv_;  // global
+  Shape q_;     // global
+  KvShape kv_;  // likewise
   TermShapes terms_;
   Scoring scoring_;
   std::uint64_t seed_ = 1;

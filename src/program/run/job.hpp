@@ -65,10 +65,10 @@ class RunJob {
     files_.open();
     if (!run_.options.wants_gradients()) return;
     const std::size_t n = run_.input.dimensions();
-    const Shape &q = run_.input.q(), &kv = run_.input.kv();
+    const Shape &q = run_.input.q(), &k = run_.input.kv(), v = run_.input.kv().values();
     files_.add("dq", q, array_extents(q, n));
-    files_.add("dk", kv, array_extents(kv, n));
-    files_.add("dv", kv, array_extents(kv, n));
+    files_.add("dk", k, array_extents(k, n));
+    files_.add("dv", v, array_extents(v, n));
     each_term(
         [&](const std::optional<Shape>& term, InputArray input, const std::string& name) {
           if (term) files_.add("d" + name, *term, array_extents(*term, run_.input.dimensions(input)));

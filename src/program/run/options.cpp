@@ -22,7 +22,8 @@ constexpr const char* examples = R"(Examples:
       Four ranks share the heads, rings of two share the tokens. --parallel ulysses: no ring.
 
 Arrays are .npy files of float64, float32 or float16 in C order, [S, D], [H, S, D] or [B, H, S, D].
-k and v may have fewer heads than q (a divisor: grouped-query attention) and a different length.
+k and v may have fewer heads than q (a divisor: grouped-query attention) and a different length, and
+v another D than q and k, which is then that of the result (on the CPU).
 float64 in gives float64 out; otherwise the arithmetic and the results are float32.
 
 Exit codes: 0 done, 1 the check failed, 2 bad input. If a rank is killed, or nothing moves for
@@ -36,10 +37,11 @@ void declare_run_options(CommandLine& command, RunOptions& options) {
   command.option("--k", options.k, "Keys, .npy");
   command.option("--v", options.v, "Values, .npy");
   command.option("--dout", options.dout,
-                 "Gradient of the result, .npy like q: computes dq, dk and dv as well");
+                 "Gradient of the result, .npy of its shape: computes dq, dk and dv as well");
   command.list("--random", options.random, "B,H,S,D", "A random problem of this shape instead of files",
                any_length);
   command.option("--kv-heads", options.kv_heads, "KV heads of --random; 0 means as many as H", {0});
+  command.option("--value-dim", options.value_dim, "Columns of the v of --random; 0 means as many as D", {0});
   command.flag("--backward", options.backward, "With --random: a random dO, and its gradients");
   command.option("--seed", options.seed, "Seed of --random", any_seed);
   command.section("Output");
@@ -100,7 +102,8 @@ void declare_run_options(CommandLine& command, RunOptions& options) {
   command.renamed("--block", "--tile");
   declare_job_options(command, options);
   for (const char* file : {"--q", "--k", "--v", "--dout"}) command.exclude("--random", file);
-  for (const char* word : {"--kv-heads", "--seed", "--backward"}) command.needs(word, "--random");
+  for (const char* word : {"--kv-heads", "--value-dim", "--seed", "--backward"})
+    command.needs(word, "--random");
   command.needs("--dropout-seed", "--dropout");
   for (const char* word : {"--threads", "--isa"}) command.needs(word, "--engine", {"auto", "fast"});
   command.footer(examples);
@@ -125,7 +128,8 @@ void validate(const RunOptions& options) {
         "nothing to compute: give --q, --k and --v, or --random B,H,S,D: see ring-attention run --help");
   if (options.is_random()) {
     if (std::ranges::min(options.random) < 1) throw InputError("--random: B, H, S and D are at least 1");
-    require_countable(options.random_shape(), "--random asks for");
+    for (const Index columns : {options.random[3], options.value_dim})
+      require_countable(options.random_shape().with_dim(columns), "--random asks for");
   }
   if (options.kv_heads != 0 && options.random[1] % options.kv_heads != 0)
     throw InputError("--kv-heads " + std::to_string(options.kv_heads) + " must divide the H of --random, " +

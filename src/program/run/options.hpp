@@ -20,6 +20,7 @@ struct RunOptions : DeviceOptions, PartitionOptions, TraceOptions {
   std::string dout;           ///< gradient of the result, a file; empty: no backward, or --random
   std::vector<Index> random;  ///< B, H, S, D, or empty with files
   Index kv_heads = 0;         ///< of --random; 0: as many as H
+  Index value_dim = 0;        ///< of --random: columns of v; 0: D
   Index seed = 1;
   bool backward = false;  ///< with --random: a random dO
   std::string out;        ///< directory of the results; empty: nothing is written

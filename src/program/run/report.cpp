@@ -192,6 +192,7 @@ std::string to_json(const RunReport& report, const RunOptions& options) {
   Json json{{"ok", report.ok()},
             {"q_shape", extents(report.q)},
             {"kv_shape", extents(report.kv)},
+            {"value_dim", report.kv.value_dim},
             {"dtype", report.dtype},
             {"scale", report.scale},
             {"softcap", options.softcap.value_or(0)},

@@ -52,7 +52,8 @@ struct RankReport {
 
 /// The whole run. Times are those of the slowest rank.
 struct RunReport {
-  Shape q, kv;
+  Shape q;
+  KvShape kv;
   TermShapes terms;
   Index term_bytes = 0;  ///< the most that a rank has of the arrays of terms, and with gradients of theirs
   std::string dtype;

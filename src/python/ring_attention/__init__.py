@@ -11,7 +11,8 @@ On four ranks, `build/release/mpirun -n 4 python3 script.py`, each with its shar
     out, lse = ring_attention.ring_attention(q, k, v, seq=1000, causal=True)
 
 Arrays are [S, D], [H, S, D] or [B, H, S, D]: batch, heads, tokens, dim; float64, float32, or float16, which is computed in
-float32. k and v may have fewer heads than q, each of which serves a group of adjacent heads of q, and a different length.
+float32. k and v may have fewer heads than q, each of which serves a group of adjacent heads of q, and a different length. v
+may have another dim than q and k (on the CPU); the result has that of v.
 C-contiguous float32 and float64 arrays are used in place; others are copied. Results belong to the caller.
 
 Arrays in the memory of a GPU are passed by DLPack, for example from PyTorch, CuPy or JAX. All arrays of a call are on one

@@ -15,7 +15,7 @@ from . import _core
 class Result(NamedTuple):
     """What attention returns."""
 
-    out: np.ndarray  #: like q
+    out: np.ndarray  #: like q, with the last dimension of v
     lse: np.ndarray  #: like q without its last dimension: the natural logarithm of sum e^s
 
 
@@ -209,7 +209,7 @@ class GpuArrays:
         return self._differentiated(_core.gpu_ring_backward, (division, words), grad_out, k, v, out, lse, bias)
 
     def _attended(self, function, how, k, v, bias):
-        out, lse = self._new(self.q.shape), self._new(self.q.shape[:-1])
+        out, lse = self._new((*self.q.shape[:-1], v.shape[-1])), self._new(self.q.shape[:-1])
         function(*how, self._number, self.q, k, v, bias, self._taken(out), self._taken(lse))
         return Result(out, lse)
 

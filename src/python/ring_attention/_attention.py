@@ -11,9 +11,9 @@ from ._arrays import Gradients, Result, arrays_of, require_finite, scoring_here,
 def attention(q, k, v, *, bias=None, positions=None, threads=0, check=False, stream=None, **words) -> Result:
     """out = softmax(scale * q k^T + bias) v on this process.
 
-    q [B, H, Sq, D]; k, v [B, Hkv, Sk, D], where Hkv divides H; B, or B and H, may be left out. The package's docstring
+    q [B, H, Sq, D]; k [B, Hkv, Sk, D], v [B, Hkv, Sk, Dv], where Hkv divides H; B, or B and H, may be left out. The package's docstring
     describes the keywords. positions: (of the queries, of the keys) in a longer sequence, of which q, k and v hold some
-    tokens, and to which documents and q_offset (default then 0) belong; default: 0, 1, .... Returns (out, lse): out like q,
+    tokens, and to which documents and q_offset (default then 0) belong; default: 0, 1, .... Returns (out, lse): out [B, H, Sq, Dv],
     lse [B, H, Sq]. A query that sees no key has out = 0 and lse = -inf, or the sink of its head.
     """
     arrays = arrays_of(q, stream)
@@ -47,7 +47,7 @@ def attention_backward(grad_out, q, k, v, out, lse, *, grad_lse=None, bias=None,
                        stream=None, **words) -> Gradients:
     """The gradients of sum(out * grad_out) + sum(lse * grad_lse), on this process.
 
-    grad_out is like q and grad_lse like lse (None: 0); out and lse are what `attention` returned for the same q, k, v and
+    grad_out is like out and grad_lse like lse (None: 0); out and lse are what `attention` returned for the same q, k, v and
     keywords. Returns (q, k, v, bias, sink), each like the argument of this name, or None if that was not given.
     """
     arrays = arrays_of(q, stream)

@@ -66,8 +66,8 @@ def ring_attention(q_shard, k_shard, v_shard, *, seq, placement="zigzag", parall
                which is "nccl" if the build has it and otherwise "staged"; all give the same bits
     bias       a row for each query of this rank, a column for each key of the sequence
     kernel     None: the library's. Otherwise kernel(q, k, v, mask, scale) -> (out, lse) computes the attention of this rank's
-               queries over the keys of one rank: q [B, H, Sq, D]; k, v [B, Hkv, Sk, D]; mask None or bool [Sq, Sk], True
-               where a query sees a key; out like q; lse [B, H, Sq]. Rows of a query that sees none of these keys may hold
+               queries over the keys of one rank: q [B, H, Sq, D]; k [B, Hkv, Sk, D]; v [B, Hkv, Sk, Dv]; mask None or bool
+               [Sq, Sk], True where a query sees a key; out [B, H, Sq, Dv]; lse [B, H, Sq]. Rows of a query that sees none of these keys may hold
                anything. This function merges the results. Not with bias, alibi or dropout; no backward.
     comm       a communicator of mpi4py, whose ranks call together and share the sequence; None: all ranks of the job
     group      instead of comm: a ProcessGroup of PyTorch, a communicator of any mpi4py, or a rank of threads()
@@ -104,7 +104,7 @@ def _wrapped(kernel):
         lse = np.array(lse, q.dtype, order="C").reshape(q.shape[:3])
         if mask is not None:
             lse[:, :, ~mask.any(axis=1)] = -np.inf
-        return np.require(out, q.dtype, "CA").reshape(q.shape), lse[..., np.newaxis]
+        return np.require(out, q.dtype, "CA").reshape(*q.shape[:3], v.shape[3]), lse[..., np.newaxis]
 
     return call
 

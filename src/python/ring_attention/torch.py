@@ -75,7 +75,7 @@ def _forward(q, k, v, bias, sink, documents, *words):
 @_forward.register_fake
 def _(q, k, v, *_):
     kind = q.dtype if q.device.type == "cpu" else torch.float32
-    return q.new_empty(q.shape, dtype=kind), q.new_empty(q.shape[:-1], dtype=kind)
+    return q.new_empty((*q.shape[:-1], v.shape[-1]), dtype=kind), q.new_empty(q.shape[:-1], dtype=kind)
 
 
 @torch.library.custom_op(
@@ -191,7 +191,7 @@ def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.
                                  enable_gqa=False, **words):
     """torch.nn.functional.scaled_dot_product_attention on this process.
 
-    query [..., H, L, E]; key and value [..., Hkv, S, E], with Hkv = H unless enable_gqa. attn_mask: bool (True: visible)
+    query [..., H, L, E]; key [..., Hkv, S, E] and value [..., Hkv, S, Ev], with Hkv = H unless enable_gqa. attn_mask: bool (True: visible)
     or a float bias, of any shape that broadcasts to [..., H, L, S]. As in PyTorch, is_causal aligns the first query with
     the first key. Dropout drops different pairs than PyTorch; `seed` decides which. Further keywords of ring_attention are
     possible: window, documents, alibi, sink, seed, threads, check. A query that sees no key has out = 0.

@@ -44,8 +44,6 @@ def _attention(module, query, key, value, attention_mask=None, *, scaling=None, 
     for name, given in others.items():
         if given is not None and given is not False and name not in _OF_OTHERS:
             _refuse(f"the model asks for {name}, which the ring does not have")
-    if value.shape[-1] != key.shape[-1]:
-        _refuse(f"v has {value.shape[-1]} columns and k {key.shape[-1]}")
     if attention_mask is not None and (attention_mask.dim() or int(attention_mask) != (sliding_window or 0)):
         _refuse("the mask of the model is not the one that its attention asks for by sliding_window")
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal

@@ -58,9 +58,7 @@ class BlockwiseBackward : public BackwardEngine<T> {
 template <class T>
 void BlockwiseBackward<T>::begin(const BackwardInputs<T>& forward, TokenRanges ranges) {
   const Shape& q = forward.q.shape();
-  require(q == forward.out.shape() && q == forward.grad_out.shape() && q.per_row() == forward.lse.shape() &&
-              q.seq == count(ranges),
-          "BlockwiseBackward: q, out, dO and lse belong to the same queries");
+  require(forward.has(count(ranges)), "BlockwiseBackward: q, out, dO and lse belong to the same queries");
   require_bias_shape(forward.terms.bias.shape(), q);
   forward_ = forward;
   q_ranges_ = std::move(ranges);
@@ -72,7 +70,8 @@ void BlockwiseBackward<T>::begin(const BackwardInputs<T>& forward, TokenRanges r
 template <class T>
 void BlockwiseBackward<T>::accumulate(const KeyValue<T>& kv, const KeyValueGradient<T>& gradient,
                                       const Progress& progress) {
-  const Index group = require_attention_shapes(forward_.q.shape(), kv.k.shape(), kv.v.shape());
+  const Index group =
+      require_attention_shapes(forward_.q.shape(), kv.k.shape(), kv.v.shape(), forward_.out.shape());
   require(kv.k.shape() == gradient.k.shape() && kv.v.shape() == gradient.v.shape() &&
               kv.k.shape().seq == count(kv.ranges),
           "BlockwiseBackward: k, v, dk and dv belong to the same keys");

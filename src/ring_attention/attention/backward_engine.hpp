@@ -10,7 +10,7 @@
 
 namespace ring_attention {
 
-/// Gradients of some keys and values, `[batch, kv_heads, tokens, dim]`.
+/// Gradients of some keys, like k, and of their values, like v.
 template <class T>
 struct KeyValueGradient {
   View<T> k;
@@ -21,11 +21,17 @@ struct KeyValueGradient {
 template <class T>
 struct BackwardInputs {
   View<const T> q;             ///< [batch, heads, seq, dim]
-  View<const SumOf<T>> out;    ///< like q; over all keys, not only some
+  View<const SumOf<T>> out;    ///< like q, with the dim of v; over all keys, not only some
   View<const SumOf<T>> lse;    ///< [batch, heads, seq, 1]; over all keys, not only some
-  View<const T> grad_out;      ///< dO, like q
+  View<const T> grad_out;      ///< dO, like out
   Terms<SumOf<T>> terms = {};  ///< of these queries
   std::optional<View<const SumOf<T>>> grad_lse = {};  ///< like lse; std::nullopt: 0
+
+  /// Do q, out, dO and lse belong to the same queries, of this number?
+  [[nodiscard]] bool has(Index queries) const {
+    return q.shape().with_dim(out.shape().dim) == out.shape() && out.shape() == grad_out.shape() &&
+           q.shape().per_row() == lse.shape() && q.shape().seq == queries;
+  }
 };
 
 /// dQ, dK and dV, and the gradients of the terms that there are.

@@ -6,6 +6,7 @@
 /// tile of scores, for any length.
 #pragma once
 
+#include <optional>
 #include <utility>
 
 #include "ring_attention/attention/sink.hpp"
@@ -30,8 +31,9 @@ class BlockwiseEngine : public Engine<T> {
   }
 
   /// Starts with no key seen. `q` [batch, heads, seq, dim] and the terms of these queries stay with the caller and must
-  /// outlive finish(); the tokens of q are at `ranges`.
-  void begin(View<const T> q, TokenRanges ranges, const Terms<T>& terms = {});
+  /// outlive finish(); the tokens of q are at `ranges`. \param value_dim  columns of v; none given: as many as q has
+  void begin(View<const T> q, TokenRanges ranges, const Terms<T>& terms = {},
+             std::optional<Index> value_dim = {});
 
   /// Merges these keys into the state. Calls `progress` after every tile.
   /// \throws Error when the shapes do not belong together.
@@ -64,19 +66,20 @@ class BlockwiseEngine : public Engine<T> {
 };
 
 template <class T>
-void BlockwiseEngine<T>::begin(View<const T> q, TokenRanges ranges, const Terms<T>& terms) {
+void BlockwiseEngine<T>::begin(View<const T> q, TokenRanges ranges, const Terms<T>& terms,
+                               std::optional<Index> value_dim) {
   require(q.shape().seq == count(ranges),
           "BlockwiseEngine: q and its ranges have different numbers of tokens");
   require_bias_shape(terms.bias.shape(), q.shape());
   q_ = q;
   bias_ = terms.bias;
   q_ranges_ = std::move(ranges);
-  partial_ = Partial<T>::empty(q.shape());
+  partial_ = Partial<T>::empty(q.shape().with_dim(value_dim.value_or(q.shape().dim)));
 }
 
 template <class T>
 void BlockwiseEngine<T>::accumulate(const KeyValue<T>& kv, const Progress& progress) {
-  const Index group = require_attention_shapes(q_.shape(), kv.k.shape(), kv.v.shape());
+  const Index group = require_attention_shapes(q_.shape(), kv.k.shape(), kv.v.shape(), partial_.o.shape());
   require(kv.k.shape().seq == count(kv.ranges),
           "BlockwiseEngine: k and its ranges have different numbers of tokens");
   for_each_tile(q_.shape(), q_ranges_, kv.ranges, block_, group, [&](const Tile& tile) {
@@ -96,7 +99,7 @@ void BlockwiseEngine<T>::merge_tile(const KeyValue<T>& kv, const Tile& tile) {
   states_.resize(static_cast<std::size_t>(s_.rows()));
   for (Index i = 0; i < s_.rows(); ++i) states_[static_cast<std::size_t>(i)] = exponentiate_row(i);
   if (scoring_.dropout.drops()) drop(tile);
-  o_.setZero(s_.rows(), q_.shape().dim);
+  o_.setZero(s_.rows(), kv.v.shape().dim);
   add_product<T>(o_, 1, s_, tile.of_keys(kv.v));  // s now holds p = e^{s - m}
 
   for (Index i = 0; i < s_.rows(); ++i) {
@@ -134,7 +137,7 @@ template <class T>
                                                    const Scoring& scoring, Index block = 64,
                                                    const Terms<T>& terms = {}) {
   BlockwiseEngine<T> engine(scoring, block);
-  engine.begin(q, whole(q.shape().seq), terms);
+  engine.begin(q, whole(q.shape().seq), terms, v.shape().dim);
   engine.accumulate({k, v, whole(k.shape().seq)});
   return engine.finish();
 }

@@ -17,7 +17,8 @@ namespace ring_attention {
 template <class T>
 using SumOf = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
-/// Some keys and their values, `[batch, kv_heads, tokens, dim]`, and their positions in the sequence.
+/// Some keys, `[batch, kv_heads, tokens, dim]`, their values, `[batch, kv_heads, tokens, value_dim]`, and their positions in
+/// the sequence.
 template <class T>
 struct KeyValue {
   View<const T> k;
@@ -28,7 +29,7 @@ struct KeyValue {
 /// Called between tiles, so that a ring can keep messages moving while it computes.
 using Progress = std::function<void()>;
 
-/// The result of attention: out `[batch, heads, seq, dim]`, normalised, and lse `[batch, heads, seq, 1]`.
+/// The result of attention: out `[batch, heads, seq, value_dim]`, normalised, and lse `[batch, heads, seq, 1]`.
 /// A row that sees no key has out = 0 and lse = -inf.
 template <class T>
 struct AttentionResult {
@@ -47,8 +48,10 @@ class Engine {
   [[nodiscard]] virtual AttentionResult<SumOf<T>> finish() = 0;
 };
 
-/// \throws Error unless k and v are [batch, kv_heads, keys, dim] with q's batch and dim, and kv_heads
+/// \throws Error unless k is [batch, kv_heads, keys, dim] with q's batch and dim, v is like it but for its dim, and kv_heads
 /// divides q's heads. Returns g = heads / kv_heads.
 Index require_attention_shapes(const Shape& q, const Shape& k, const Shape& v);
+/// \param out  of the queries \throws Error also unless out is like q with v's dim
+Index require_attention_shapes(const Shape& q, const Shape& k, const Shape& v, const Shape& out);
 
 }  // namespace ring_attention

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "ring_attention/attention/scoring.hpp"
@@ -20,13 +21,13 @@ namespace ring_attention {
 template <class T>
 struct AttentionTask {
   View<const T> q;             ///< [batch, heads, queries, dim]
-  View<const T> k, v;          ///< [batch, kv_heads, keys, dim]
+  View<const T> k, v;          ///< [batch, kv_heads, keys, dim]; and value_dim columns
   const TokenRanges& queries;  ///< the positions of q
   const TokenRanges& keys;     ///< the positions of k and v
   const Scoring& scoring;      ///< what the function applies: scale, mask, ALiBi, dropout; without sinks
 };
 
-/// Attention of these queries over these keys alone: out, like q, and lse [batch, heads, queries, 1]. A query that sees none
+/// Attention of these queries over these keys alone: out `[batch, heads, queries, value_dim]` and lse [batch, heads, queries, 1]. A query that sees none
 /// of the keys has lse = -inf; its out may be anything.
 template <class T>
 using AttentionFunction = std::function<AttentionResult<T>(const AttentionTask<T>&)>;
@@ -45,19 +46,19 @@ class FunctionEngine : public Engine<T> {
         function_(std::move(function)) {}
 
   /// Starts with no key seen. The caller owns `q` [batch, heads, seq, dim], which must outlive finish(). `ranges` are
-  /// the positions of its tokens.
-  void begin(View<const T> q, TokenRanges ranges) {
+  /// the positions of its tokens. \param value_dim  columns of v; none given: as many as q has
+  void begin(View<const T> q, TokenRanges ranges, std::optional<Index> value_dim = {}) {
     require(q.shape().seq == count(ranges),
             "FunctionEngine: q and its ranges have different numbers of tokens");
     q_ = q;
     ranges_ = std::move(ranges);
-    state_ = Partial<T>::empty(q.shape());
+    state_ = Partial<T>::empty(q.shape().with_dim(value_dim.value_or(q.shape().dim)));
   }
 
   /// Merges these keys into the state, then calls `progress` once.
   /// \throws Error when the shapes, including those of the function's result, do not match.
   void accumulate(const KeyValue<T>& kv, const Progress& progress = {}) override {
-    (void)require_attention_shapes(q_.shape(), kv.k.shape(), kv.v.shape());
+    (void)require_attention_shapes(q_.shape(), kv.k.shape(), kv.v.shape(), state_.o.shape());
     require(kv.k.shape().seq == count(kv.ranges),
             "FunctionEngine: k and its ranges have different numbers of tokens");
     if (scoring_.mask.any_visible(ranges_, kv.ranges))
@@ -74,7 +75,7 @@ class FunctionEngine : public Engine<T> {
  private:
   [[nodiscard]] Partial<T> state_of(AttentionResult<T> result) const {
     const Shape& q = q_.shape();
-    require(result.out.shape() == q && result.lse.shape() == q.per_row(),
+    require(result.out.shape() == state_.o.shape() && result.lse.shape() == q.per_row(),
             "the function returned out " + to_string(result.out.shape()) + " and lse " +
                 to_string(result.lse.shape()) + " for queries " + to_string(q));
     Partial<T> state{std::move(result.out), std::move(result.lse), Tensor<T>(q.per_row())};

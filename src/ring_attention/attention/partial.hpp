@@ -12,21 +12,20 @@
 
 namespace ring_attention {
 
-/// Attention over some of the keys, not yet normalised, for queries `[batch, heads, seq, dim]`:
+/// Attention over some of the keys, not yet normalised, of queries `[batch, heads, seq, dim]` to values of value_dim columns:
 ///
 ///     m = max s,   l = sum e^{s - m},   o = sum e^{s - m} v
 ///
 /// With `merge` this is a commutative monoid whose identity is (0, -inf, 0).
 template <class T>
 struct Partial {
-  Tensor<T> o;  ///< [batch, heads, seq, dim], not normalised
+  Tensor<T> o;  ///< [batch, heads, seq, value_dim], not normalised
   Tensor<T> m;  ///< [batch, heads, seq, 1]
   Tensor<T> l;  ///< [batch, heads, seq, 1]
 
-  /// The identity: no key seen.
-  [[nodiscard]] static Partial empty(const Shape& queries) {
-    return {Tensor<T>(queries), Tensor<T>(queries.per_row(), negative_infinity<T>),
-            Tensor<T>(queries.per_row())};
+  /// The identity: no key seen. \param out  the shape of o
+  [[nodiscard]] static Partial empty(const Shape& out) {
+    return {Tensor<T>(out), Tensor<T>(out.per_row(), negative_infinity<T>), Tensor<T>(out.per_row())};
   }
 };
 

@@ -128,7 +128,7 @@ Matrix<double> roundings_of(const Softmax& softmax, const Matrix<double>& dp, co
 Reference reference_forward(View<const double> q, View<const double> k, View<const double> v,
                             const Scoring& scoring, const TokenRanges& rows, View<const double> bias) {
   const DenseProblem problem(q, k, v, scoring, rows, bias);
-  Reference result{Tensor<double>(q.shape()), Tensor<double>(q.shape().per_row())};
+  Reference result{Tensor<double>(q.shape().with_dim(v.shape().dim)), Tensor<double>(q.shape().per_row())};
   result.max_abs_value = max_abs(v) * scoring.dropout.scale();
   for (Index b = 0; b < q.shape().batch; ++b)
     for (Index h = 0; h < q.shape().heads; ++h) {
@@ -145,7 +145,8 @@ ReferenceGradients reference_backward(View<const double> q, View<const double> k
                                       View<const double> grad_out, const Scoring& scoring,
                                       const TokenRanges& rows, View<const double> bias) {
   const DenseProblem problem(q, k, v, scoring, rows, bias);
-  require(grad_out.shape() == q.shape(), "reference: grad_out has another shape than q");
+  require(grad_out.shape() == q.shape().with_dim(v.shape().dim),
+          "reference: grad_out has another shape than the result");
   ReferenceGradients result{scoring.zero_gradients(), Tensor<double>(q.shape()), Tensor<double>(k.shape()),
                             Tensor<double>(v.shape()), Tensor<double>(bias.shape())};
   result.roundings_q = Tensor<double>(q.shape().per_row());

@@ -9,7 +9,7 @@ namespace ring_attention {
 
 /// The result in double, and what a tolerance needs to know about the problem.
 struct Reference {
-  Tensor<double> out;        ///< [batch, heads, rows, dim]
+  Tensor<double> out;        ///< [batch, heads, rows, value_dim]
   Tensor<double> lse;        ///< [batch, heads, rows, 1]
   double max_abs_score = 0;  ///< the largest |s| of an unmasked pair
   double max_abs_value = 0;  ///< max |v|
@@ -20,7 +20,7 @@ struct Reference {
 ///
 /// \param q  [batch, heads, rows, dim]; its rows are at the global positions `rows`
 /// \param k  [batch, kv_heads, keys, dim]; all keys, at the positions 0 .. keys-1
-/// \param v  like k
+/// \param v  [batch, kv_heads, keys, value_dim]
 /// \param bias  [batch or 1, heads or 1, rows, keys], or empty
 ///
 /// Query head h uses KV head h / (heads / kv_heads). Memory: rows * keys * 8 bytes.
@@ -40,7 +40,7 @@ struct Reference {
 struct ReferenceGradients : TermNumbers {  // what the given rows contribute to the sums
   Tensor<double> q;                        ///< [batch, heads, rows, dim]
   Tensor<double> k;                        ///< [batch, kv_heads, keys, dim]; what the given rows contribute
-  Tensor<double> v;                        ///< like k
+  Tensor<double> v;                        ///< like v; likewise
   Tensor<double> bias;                     ///< like the bias, summed over what broadcasts; empty: none
   double max_abs_score = 0;
   /// First-order bounds on the terms that rounding errors scale with, one a gradient.
@@ -51,7 +51,7 @@ struct ReferenceGradients : TermNumbers {  // what the given rows contribute to 
 };
 
 /// Dense gradients for the queries at the global positions `rows`; arguments as in reference_forward, and
-/// grad_out like q. dk, dv and dsinks of a whole problem are the sums over all its rows. The derivative of the softmax
+/// grad_out like out. dk, dv and dsinks of a whole problem are the sums over all its rows. The derivative of the softmax
 /// is written with its definition, delta_i = sum_j P_ij dP_ij, not with the rowsum(dO * O) that the engines use.
 [[nodiscard]] ReferenceGradients reference_backward(View<const double> q, View<const double> k,
                                                     View<const double> v, View<const double> grad_out,

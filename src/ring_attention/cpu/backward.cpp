@@ -43,17 +43,16 @@ CpuBackward<T>::CpuBackward(Scoring scoring, const CpuOptions& options)
 template <class T>
 void CpuBackward<T>::begin(const BackwardInputs<T>& forward, TokenRanges ranges) {
   const Shape& q = forward.q.shape();
-  require(q == forward.out.shape() && q == forward.grad_out.shape() && q.per_row() == forward.lse.shape() &&
-              q.seq == count(ranges),
-          "CpuBackward: q, out, dO and lse belong to the same queries");
+  require(forward.has(count(ranges)), "CpuBackward: q, out, dO and lse belong to the same queries");
   require_bias_shape(forward.terms.bias.shape(), q);
   forward_ = forward;
   q_ranges_ = std::move(ranges);
-  tiles_ = cpu::query_tiles(q_ranges_, kernel_.tile(static_cast<int>(q.dim)).queries);
+  const cpu::HeadWidths widths(static_cast<int>(q.dim), static_cast<int>(forward.out.shape().dim));
+  tiles_ = cpu::query_tiles(q_ranges_, kernel_.tile(widths).queries);
   delta_ = row_dot(forward.grad_out, forward.out, forward.grad_lse);
   grad_q_ = Tensor<T>(q);
   grad_bias_ = Tensor<T>(forward.terms.bias.shape());
-  workspace_ = cpu::workspaces<T>(threads_, kernel_.workspace(static_cast<int>(q.dim)));
+  workspace_ = cpu::workspaces<T>(threads_, kernel_.workspace(widths));
 }
 
 template <class T>
@@ -72,7 +71,7 @@ template <class T>
 void CpuBackward<T>::accumulate(const KeyValue<T>& kv, const KeyValueGradient<T>& gradient,
                                 const Progress& progress) {
   const Shape& q = forward_.q.shape();
-  const Index group = require_attention_shapes(q, kv.k.shape(), kv.v.shape());
+  const Index group = require_attention_shapes(q, kv.k.shape(), kv.v.shape(), forward_.out.shape());
   require(kv.k.shape() == gradient.k.shape() && kv.v.shape() == gradient.v.shape() &&
               kv.k.shape().seq == count(kv.ranges),
           "CpuBackward: k, v, dk and dv belong to the same keys");
@@ -119,6 +118,7 @@ void CpuBackward<T>::differentiate(const KeyValue<T>& kv, const KeyValueGradient
   const auto at = [&](const auto& array) { return array.row(batch, kv_head, part.first).data(); };
   const cpu::GradientRows<T> rows{static_cast<int>(tile.queries.count),
                                   static_cast<int>(forward_.q.shape().dim),
+                                  static_cast<int>(forward_.out.shape().dim),
                                   static_cast<T>(scoring_.scale),
                                   forward_.q.row(batch, head, tile.first).data(),
                                   forward_.grad_out.row(batch, head, tile.first).data(),

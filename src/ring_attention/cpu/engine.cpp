@@ -17,7 +17,8 @@ CpuEngine<T>::CpuEngine(Scoring scoring, const CpuOptions& options)
 }
 
 template <class T>
-void CpuEngine<T>::begin(View<const T> q, TokenRanges ranges, const Terms<T>& terms) {
+void CpuEngine<T>::begin(View<const T> q, TokenRanges ranges, const Terms<T>& terms,
+                         std::optional<Index> value_dim) {
   require(q.shape().seq == count(ranges), "CpuEngine: q and its ranges have different numbers of tokens");
   require_bias_shape(terms.bias.shape(), q.shape());
   q_ = q;
@@ -25,14 +26,16 @@ void CpuEngine<T>::begin(View<const T> q, TokenRanges ranges, const Terms<T>& te
   q_ranges_ = std::move(ranges);
   kernel_ = &forward_kernel(kernels_.forward, static_cast<cpu::Size>(q.shape().seq));
   tiles_ = cpu::query_tiles(q_ranges_, kernel_->lanes);
-  state_ = Partial<T>::empty(q.shape());
-  workspace_ = cpu::workspaces<T>(threads_, kernel_->workspace(static_cast<int>(q.shape().dim)));
+  const Index columns = value_dim.value_or(q.shape().dim);
+  state_ = Partial<T>::empty(q.shape().with_dim(columns));
+  workspace_ = cpu::workspaces<T>(
+      threads_, kernel_->workspace({static_cast<int>(q.shape().dim), static_cast<int>(columns)}));
 }
 
 template <class T>
 void CpuEngine<T>::accumulate(const KeyValue<T>& kv, const Progress& progress) {
   const Shape& q = q_.shape();
-  const Index group = require_attention_shapes(q, kv.k.shape(), kv.v.shape());
+  const Index group = require_attention_shapes(q, kv.k.shape(), kv.v.shape(), state_.o.shape());
   require(kv.k.shape().seq == count(kv.ranges),
           "CpuEngine: k and its ranges have different numbers of tokens");
   const auto tiles = static_cast<Index>(tiles_.size());
@@ -52,13 +55,11 @@ void CpuEngine<T>::accumulate(const KeyValue<T>& kv, const Progress& progress) {
 template <class T>
 void CpuEngine<T>::attend(const KeyValue<T>& kv, Index batch, Index head, Index kv_head,
                           const QueryTile& tile, T* workspace) {
-  const cpu::QueryRows<T> rows{static_cast<int>(tile.queries.count),
-                               static_cast<int>(q_.shape().dim),
-                               static_cast<T>(scoring_.scale),
-                               q_.row(batch, head, tile.first).data(),
-                               state_.o.view().row(batch, head, tile.first).data(),
-                               &state_.m.view()(batch, head, tile.first),
-                               &state_.l.view()(batch, head, tile.first)};
+  const cpu::QueryRows<T> rows{
+      static_cast<int>(tile.queries.count),      static_cast<int>(q_.shape().dim),
+      static_cast<int>(state_.o.shape().dim),    static_cast<T>(scoring_.scale),
+      q_.row(batch, head, tile.first).data(),    state_.o.view().row(batch, head, tile.first).data(),
+      &state_.m.view()(batch, head, tile.first), &state_.l.view()(batch, head, tile.first)};
   cpu::Lanes<T> lanes;
   bool loaded = false;
   Index first_key = 0;

@@ -5,6 +5,7 @@
 /// arithmetic. Results do not depend on the number of threads; they differ between instruction sets by rounding.
 #pragma once
 
+#include <optional>
 #include <type_traits>
 
 #include "ring_attention/attention/sink.hpp"
@@ -34,8 +35,9 @@ class CpuEngine : public Engine<T> {
   explicit CpuEngine(Scoring scoring, const CpuOptions& options = {});
 
   /// Starts with no key seen. `q` [batch, heads, seq, dim] and the terms of these queries stay with the caller and must
-  /// outlive finish(); the tokens of q are at `ranges`.
-  void begin(View<const T> q, TokenRanges ranges, const Terms<T>& terms = {});
+  /// outlive finish(); the tokens of q are at `ranges`. \param value_dim  columns of v; none given: as many as q has
+  void begin(View<const T> q, TokenRanges ranges, const Terms<T>& terms = {},
+             std::optional<Index> value_dim = {});
 
   /// Merges these keys into the state. Calls `progress` after every tile that the calling thread has done.
   /// \throws Error when the shapes do not belong together.
@@ -79,7 +81,7 @@ template <class T>
                                                    const Scoring& scoring, const CpuOptions& options = {},
                                                    const Terms<T>& terms = {}) {
   CpuEngine<T> engine(scoring, options);
-  engine.begin(q, whole(q.shape().seq), terms);
+  engine.begin(q, whole(q.shape().seq), terms, v.shape().dim);
   engine.accumulate({k, v, whole(k.shape().seq)});
   return engine.finish();
 }

@@ -5,7 +5,7 @@
 /// In every array of a panel the queries are adjacent, so that no step adds or compares across lanes:
 ///
 ///     qt[dim][lanes]   the queries, transposed, times the scale
-///     ot[dim][lanes]   sum 2^(s - m) v, not normalised
+///     ot[value_dim][lanes]   sum 2^(s - m) v, not normalised
 ///     m[lanes], l[lanes]  m in units of log 2
 ///     p[block][lanes]  the scores of a block of keys, then their exponentials
 ///
@@ -16,7 +16,7 @@
 ///     3.  a     = 2^(m - m'),  l = a l + sum_j p[j]
 ///     4.  ot[c] = a ot[c] + sum_j v[j][c] p[j]
 ///
-/// Steps 1 and 4 are the work, 2 * lanes * block * dim multiply-adds, and both are the one product of simd.hpp: k and
+/// Steps 1 and 4 are the work, lanes * block * (dim + value_dim) multiply-adds, and both are the one product of simd.hpp: k and
 /// v are read row by row, without a transpose. Compiled once for each instruction set and type, in the
 /// namespace RING_ATTENTION_ISA.
 #include "ring_attention/cpu/key_span.hpp"
@@ -29,21 +29,23 @@ constexpr Offset block = 96 * 4 / RING_ATTENTION_REAL_BYTES;
 
 /// A panel of a tile in the workspace of a thread.
 struct Panel {
-  /// \param first  its first lane in the tile
-  Panel(Real* workspace, Offset dim, Offset first)
-      : m(workspace + first * elements(dim)),
+  /// \param rows  of which it takes the columns  \param first  its first lane in the tile
+  Panel(Real* workspace, const QueryRows<Real>& rows, Offset first)
+      : m(workspace + first * elements(rows.dim, rows.value_dim)),
         l(m + lanes),
         p(l + lanes),
         qt(p + block * lanes),
-        ot(qt + dim * lanes) {}
-  static Offset elements(Offset dim) { return 2 + block + 2 * dim; }  // of one lane
+        ot(qt + static_cast<Offset>(rows.dim) * lanes) {}
+  /// Of one lane.
+  static Offset elements(Offset dim, Offset value_dim) { return 2 + block + dim + value_dim; }
   Real *m, *l, *p, *qt, *ot;
 };
 
 inline void load_panel(const QueryRows<Real>& rows, const Panel& panel) {
-  for (Offset i = 0; i < 2 * static_cast<Offset>(rows.dim) * lanes; ++i) panel.qt[i] = 0;  // qt and ot
+  const Offset columns = static_cast<Offset>(rows.dim) + rows.value_dim;
+  for (Offset i = 0; i < columns * lanes; ++i) panel.qt[i] = 0;  // qt and ot
   transpose(rows.q, rows.dim, rows.queries, rows.dim, panel.qt, lanes);
-  transpose(rows.o, rows.dim, rows.queries, rows.dim, panel.ot, lanes);
+  transpose(rows.o, rows.value_dim, rows.queries, rows.value_dim, panel.ot, lanes);
   const Vector scale = broadcast(rows.scale);
   for (Offset i = 0; i < rows.dim * lanes; i += width) store(panel.qt + i, load(panel.qt + i) * scale);
   for (int i = 0; i < lanes; ++i) {
@@ -53,7 +55,7 @@ inline void load_panel(const QueryRows<Real>& rows, const Panel& panel) {
 }
 
 inline void store_panel(const QueryRows<Real>& rows, const Panel& panel) {
-  transpose(panel.ot, lanes, rows.dim, rows.queries, rows.o, rows.dim);
+  transpose(panel.ot, lanes, rows.value_dim, rows.queries, rows.o, rows.value_dim);
   for (int i = 0; i < rows.queries; ++i) {
     rows.m[i] = panel.m[i];
     rows.l[i] = panel.l[i];
@@ -65,11 +67,11 @@ inline void store_panel(const QueryRows<Real>& rows, const Panel& panel) {
 ///
 /// For few queries memory is the limit: the values of the block are fetched while the keys are computed with.
 template <bool plain>
-void scores(const KeySpan<Real>& span, Offset j, Offset n, bool masked, Offset dim, const Panel& panel,
-            Vector (&top)[tile_vectors], bool fetch) {
+void scores(const KeySpan<Real>& span, Offset j, Offset n, bool masked, Offset dim, Offset value_dim,
+            const Panel& panel, Vector (&top)[tile_vectors], bool fetch) {
   for (Vector& t : top) t = broadcast(-infinity);
   for_groups<tile_rows>(n, [&](auto rows, Offset i) {
-    if (few_queries || (fetch && panels > 1)) prefetch(span.v + (j + i) * dim, rows.value * dim);
+    if (few_queries || (fetch && panels > 1)) prefetch(span.v + (j + i) * value_dim, rows.value * value_dim);
     Vector s[rows.value][tile_vectors] = {};
     multiply_add(s, span.k + (j + i) * dim, dim, 1, panel.qt, lanes, dim);
     RING_ATTENTION_UNROLL
@@ -158,30 +160,32 @@ void accumulate(const Real* values, Offset n, Offset dim, const Vector (&a)[tile
 /// All steps for the keys j .. j + n - 1 of the span.
 /// \param fetch  for the first panel of a tile: the others find the keys and values in the caches
 template <bool exact>
-void attend_block(const KeySpan<Real>& span, Offset j, Offset n, bool masked, Offset dim, const Panel& panel,
-                  bool fetch) {
+void attend_block(const KeySpan<Real>& span, Offset j, Offset n, bool masked, const QueryRows<Real>& rows,
+                  const Panel& panel, bool fetch) {
+  const Offset dim = rows.dim, value_dim = rows.value_dim;
   Vector top[tile_vectors], a[tile_vectors];
   if (span.bias.data != nullptr) load_pairs(span.bias, j, n, panel.p);
   if (changes_scores(span, masked))
-    scores<false>(span, j, n, masked, dim, panel, top, fetch);
+    scores<false>(span, j, n, masked, dim, value_dim, panel, top, fetch);
   else
-    scores<true>(span, j, n, masked, dim, panel, top, fetch);
-  exponentiate<exact>(span.v + j * dim, n, dim, panel, top, a, fetch);
+    scores<true>(span, j, n, masked, dim, value_dim, panel, top, fetch);
+  exponentiate<exact>(span.v + j * value_dim, n, value_dim, panel, top, a, fetch);
   if (span.dropout.low != nullptr) drop(span.dropout, j, n, panel);
-  accumulate(span.v + j * dim, n, dim, a, panel, span.k + (j + n) * dim, fetch);
+  accumulate(span.v + j * value_dim, n, value_dim, a, panel, span.k + (j + n) * dim, fetch);
 }
 
-inline Size workspace_elements(int dim) { return static_cast<Size>(Panel::elements(dim) * panels * lanes); }
+inline Size workspace_elements(HeadWidths widths) {
+  return static_cast<Size>(Panel::elements(widths.k, widths.v) * panels * lanes);
+}
 
 inline void load_tile(const QueryRows<Real>& rows, Real* workspace) {
-  for_panels(rows, [&](const QueryRows<Real>& part, int first) {
-    load_panel(part, Panel(workspace, rows.dim, first));
-  });
+  for_panels(
+      rows, [&](const QueryRows<Real>& part, int first) { load_panel(part, Panel(workspace, rows, first)); });
 }
 
 inline void store_tile(const QueryRows<Real>& rows, Real* workspace) {
   for_panels(rows, [&](const QueryRows<Real>& part, int first) {
-    store_panel(part, Panel(workspace, rows.dim, first));
+    store_panel(part, Panel(workspace, rows, first));
   });
 }
 
@@ -195,7 +199,7 @@ void attend(const KeySpan<Real>& span, const QueryRows<Real>& rows, Real* worksp
     for_panels_that_see(
         span, seen, j, j + n, rows,
         [&](const QueryRows<Real>& part, const KeySpan<Real>& own, int first, bool masked, Offset end) {
-          attend_block<exact>(own, j, end - j, masked, part.dim, Panel(workspace, part.dim, first), fetch);
+          attend_block<exact>(own, j, end - j, masked, part, Panel(workspace, part, first), fetch);
           fetch = false;
         });
   }

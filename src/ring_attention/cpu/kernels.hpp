@@ -16,6 +16,13 @@ using Offset = decltype(static_cast<char*>(nullptr) - static_cast<char*>(nullptr
 
 constexpr int max_lanes = 128;  ///< no kernel has more queries in a tile
 
+/// Columns of q and k, and of v and o.
+struct HeadWidths {
+  int k, v;
+  HeadWidths(int both) : HeadWidths(both, both) {}  // NOLINT: all have the same
+  HeadWidths(int of_k, int of_v) : k(of_k), v(of_v) {}
+};
+
 /// A number for each pair of a tile and a range of keys: the number of lane i and key j is data[i * row + j * key].
 template <class T>
 struct PairMatrix {
@@ -39,7 +46,7 @@ struct DropoutLanes {
 template <class T>
 struct KeySpan {
   const T* k;                     ///< [keys][dim]
-  const T* v;                     ///< [keys][dim]
+  const T* v;                     ///< [keys][value_dim]
   const int* begin;               ///< of each lane: its query sees the keys begin <= j < end of this range
   const int* end;                 ///< of each lane
   T slope = 0;                    ///< ALiBi: the score of key j falls by slope * |distance + j * stride|, ...
@@ -56,10 +63,10 @@ struct KeySpan {
 template <class T>
 struct QueryRows {
   int queries;  ///< at most the lanes of the kernel
-  int dim;
+  int dim, value_dim;
   T scale;     ///< of the scores
   const T* q;  ///< [queries][dim]
-  T* o;        ///< [queries][dim]: sum 2^(s - m) v
+  T* o;        ///< [queries][value_dim]: sum 2^(s - m) v
   T* m;        ///< [queries]: the largest score so far, in units of log 2
   T* l;        ///< [queries]: sum 2^(s - m)
 };
@@ -68,10 +75,10 @@ struct QueryRows {
 template <class T>
 struct GradientRows {
   int queries;
-  int dim;
+  int dim, value_dim;
   T scale;
   const T* q;         ///< [queries][dim]
-  const T* grad_out;  ///< [queries][dim]: dO
+  const T* grad_out;  ///< [queries][value_dim]: dO
   const T* lse;       ///< [queries], natural logarithm, over all keys
   const T* delta;     ///< [queries]: rowsum(dO * O)
   T* grad_q;          ///< [queries][dim]: dQ, added to
@@ -80,8 +87,8 @@ struct GradientRows {
 /// One kernel for the forward: load a tile, attend to any number of spans of keys, store it.
 template <class T>
 struct ForwardKernel {
-  int lanes;                   ///< queries in a tile
-  Size (*workspace)(int dim);  ///< elements that a thread needs, at an address that is a multiple of 64
+  int lanes;                      ///< queries in a tile
+  Size (*workspace)(HeadWidths);  ///< elements that a thread needs, at an address that is a multiple of 64
   void (*load)(const QueryRows<T>&, T* workspace);
   void (*attend)(const KeySpan<T>&, const QueryRows<T>&, T* workspace);
   void (*store)(const QueryRows<T>&, T* workspace);
@@ -94,11 +101,11 @@ struct BackwardTile {
   Size cache;           ///< that the tile is cut for, of the instruction set
 };
 
-/// One kernel for the backward, used like a ForwardKernel; `attend` adds to dK and dV, [keys][dim], of the span.
+/// One kernel for the backward, used like a ForwardKernel; `attend` adds to dK, [keys][dim], and dV, [keys][value_dim], of the span.
 template <class T>
 struct BackwardKernel {
-  BackwardTile (*tile)(int dim);
-  Size (*workspace)(int dim);
+  BackwardTile (*tile)(HeadWidths);
+  Size (*workspace)(HeadWidths);
   void (*load)(const GradientRows<T>&, T* workspace);
   void (*attend)(const KeySpan<T>&, const GradientRows<T>&, T* grad_k, T* grad_v, T* workspace);
   void (*store)(const GradientRows<T>&, T* workspace);

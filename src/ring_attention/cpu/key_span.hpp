@@ -111,7 +111,7 @@ inline KeySpan<Real> span_of_panel(KeySpan<Real> span, Offset first) {
 inline QueryRows<Real> rows_of_panel(QueryRows<Real> rows, Offset first, int queries) {
   rows.queries = queries;
   rows.q += first * rows.dim;
-  rows.o += first * rows.dim;
+  rows.o += first * rows.value_dim;
   rows.m += first;
   rows.l += first;
   return rows;
@@ -119,7 +119,7 @@ inline QueryRows<Real> rows_of_panel(QueryRows<Real> rows, Offset first, int que
 inline GradientRows<Real> rows_of_panel(GradientRows<Real> rows, Offset first, int queries) {
   rows.queries = queries;
   rows.q += first * rows.dim;
-  rows.grad_out += first * rows.dim;
+  rows.grad_out += first * rows.value_dim;
   rows.lse += first;
   rows.delta += first;
   rows.grad_q += first * rows.dim;

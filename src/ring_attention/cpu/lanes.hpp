@@ -34,7 +34,7 @@ class Lanes {
 
   /// What the queries of a tile of a head see of a range of keys.
   /// \param part  of the intervals of keys that a query sees (Mask::visible)
-  /// \param k, v  the first key of the range, [keys][dim]
+  /// \param k, v  the first key of the range, [keys][dim], and its value, [keys][value_dim]
   /// \param bias, grad_bias  of all queries (bias.hpp), or empty
   /// \returns false when they see no key of it
   [[nodiscard]] bool look(const Scoring& scoring, Index batch, Index head, const QueryTile& tile, int part,

@@ -76,6 +76,12 @@ const BackwardKernel& choose_backward(const std::string& name, const DeviceTrait
   return choose(backward_kernels(), name, {device, type, dim, pairs});
 }
 
+void require_equal_widths(const Shape& q, const Shape& v) {
+  if (v.dim != q.dim)
+    throw InputError("the kernels of the GPU take a V of as many columns as K has: V has " +
+                     std::to_string(v.dim) + " and K " + std::to_string(q.dim) + ": use the CPU");
+}
+
 const char* name_of(Type type) { return type == Type::fp32 ? "fp32" : type == Type::bf16 ? "bf16" : "fp16"; }
 
 }  // namespace ring_attention::cuda

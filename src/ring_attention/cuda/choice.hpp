@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "ring_attention/core/shape.hpp"
 #include "ring_attention/cuda/kernels.hpp"
 
 namespace ring_attention::cuda {
@@ -15,6 +16,9 @@ namespace ring_attention::cuda {
                                                   Type type, int dim, bool pairs = false);
 [[nodiscard]] const BackwardKernel& choose_backward(const std::string& name, const DeviceTraits& device,
                                                     Type type, int dim, bool pairs = false);
+
+/// The kernels compute with V of as many columns as K has. \throws InputError otherwise
+void require_equal_widths(const Shape& q, const Shape& v);
 
 /// `fp32`, `bf16`, `fp16`.
 [[nodiscard]] const char* name_of(Type type);

@@ -27,7 +27,7 @@ void CudaEngine<T>::begin(View<const T> q, const TokenRanges& ranges, const Term
 
 template <class T>
 void CudaEngine<T>::accumulate(const KeyValue<T>& kv, const Progress& progress) {
-  (void)require_attention_shapes(q_.shape(), kv.k.shape(), kv.v.shape());
+  (void)require_attention_shapes(q_.shape(), kv.k.shape(), kv.v.shape(), q_.shape());
   require(kv.k.shape().seq == count(kv.ranges),
           "CudaEngine: k and its ranges have different numbers of tokens");
   pairs_.require_columns(kv.ranges);
@@ -90,7 +90,7 @@ template <class T>
 void CudaBackward<T>::accumulate(const KeyValue<T>& kv, const KeyValueGradient<float>& gradient,
                                  const Progress& progress) {
   const Shape& q = forward_.q.shape();
-  (void)require_attention_shapes(q, kv.k.shape(), kv.v.shape());
+  (void)require_attention_shapes(q, kv.k.shape(), kv.v.shape(), q);
   require(kv.k.shape() == gradient.k.shape() && kv.v.shape() == gradient.v.shape() &&
               kv.k.shape().seq == count(kv.ranges),
           "CudaBackward: k, v, dk, dv and the ranges must have the same keys");

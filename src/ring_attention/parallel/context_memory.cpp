@@ -6,31 +6,32 @@
 
 namespace ring_attention {
 
-Index ring_bytes(const Shape& q, const Shape& kv, bool gradients, const ElementBytes& bytes) {
-  const Index queries = q.size() * bytes.input, out = q.size() * bytes.value,
-              own_and_next_kv = 4 * kv.size() * bytes.wire;
+Index ring_bytes(const Shape& q, const KvShape& kv, bool gradients, const ElementBytes& bytes) {
+  const Index o_size = q.with_dim(kv.value_dim).size(), queries = q.size() * bytes.input,
+              out = o_size * bytes.value, own_and_next_kv = 2 * kv.elements() * bytes.wire;
   const Index forward = queries + out + own_and_next_kv;
   if (!gradients) return forward;
-  const Index grad_out = q.size() * bytes.input, dq = q.size() * bytes.value,
-              own_next_and_step_dkdv = 6 * kv.size() * bytes.value;
+  const Index grad_out = o_size * bytes.input, dq = q.size() * bytes.value,
+              own_next_and_step_dkdv = 3 * kv.elements() * bytes.value;
   return forward + grad_out + dq + own_next_and_step_dkdv;
 }
 
-Index all_gather_bytes(const Shape& kv, int ranks, bool gradients, const ElementBytes& bytes) {
+Index all_gather_bytes(const KvShape& kv, int ranks, bool gradients, const ElementBytes& bytes) {
   const Index others = ranks - std::min(ranks, 2);  // whose K,V ring_bytes() does not count
-  const Index kv_of_others = 2 * others * kv.size() * bytes.wire;
+  const Index kv_of_others = others * kv.elements() * bytes.wire;
   if (!gradients) return kv_of_others;
-  const Index dkdv_for_others = 2 * others * kv.size() * bytes.value, dkdv_from_others = dkdv_for_others;
+  const Index dkdv_for_others = others * kv.elements() * bytes.value, dkdv_from_others = dkdv_for_others;
   return kv_of_others + dkdv_for_others + dkdv_from_others;
 }
 
-Index ulysses_bytes(const Shape& q, const Shape& kv, bool gradients, const ElementBytes& bytes) {
-  const Index held_q_and_out = 2 * q.size() * bytes.value,
-              sent_and_received = 2 * std::max(q.size(), kv.size()) * bytes.value;
+Index ulysses_bytes(const Shape& q, const KvShape& kv, bool gradients, const ElementBytes& bytes) {
+  const Index o_size = q.with_dim(kv.value_dim).size(), held_q_and_out = (q.size() + o_size) * bytes.value,
+              sent_and_received =
+                  2 * std::max({q.size(), o_size, kv.size(), kv.values().size()}) * bytes.value;
   const Index forward = held_q_and_out + sent_and_received;
   if (!gradients) return forward;
-  const Index held_grad_out_and_dq = 2 * q.size() * bytes.value,
-              kv_until_the_backward = 2 * kv.size() * bytes.value;
+  const Index held_grad_out_and_dq = (q.size() + o_size) * bytes.value,
+              kv_until_the_backward = kv.elements() * bytes.value;
   return forward + held_grad_out_and_dq + kv_until_the_backward;
 }
 
@@ -39,30 +40,35 @@ Shape computed_queries(const SharedAttention& shared) {
   return {shared.q.batch, share.query.front().end, shared.tokens.queries.max_tokens(), shared.q.dim};
 }
 
-Shape computed_keys(const SharedAttention& shared) {
+KvShape computed_keys(const SharedAttention& shared) {
   const HeadShare share(shared.q.heads, shared.kv.heads, shared.grid.ulysses.size);
-  return {shared.kv.batch, share.kv.front().end, shared.tokens.keys.max_tokens(), shared.kv.dim};
+  KvShape largest = shared.kv.with_seq(shared.tokens.keys.max_tokens());
+  largest.heads = share.kv.front().end;
+  return largest;
 }
 
 Index exact_bytes(const SharedAttention& shared, bool gradients) {
-  const Shape q = computed_queries(shared), kv = computed_keys(shared);
+  const Shape q = computed_queries(shared);
+  const KvShape kv = computed_keys(shared);
   const Index terms = std::max(shared.tokens.queries.pieces() * shared.q.heads / shared.kv.heads,
                                shared.tokens.keys.pieces());
   const auto words = [&](Index dim) { return same_bits_accumulator(dim, terms).dim; };
   const auto bytes = [](Index numbers) { return numbers * static_cast<Index>(sizeof(float)); };
-  const Index state = q.per_row().size() * (words(q.dim) + words(1));
-  if (!gradients) return bytes(state);
-  // Arrays of dK or dV that hold sums where ring_bytes() and the others count floats; Ulysses sends and receives sums.
-  const Index of_ring = 6, ranks = shared.grid.ring.size,
-              of_gathers = shared.all_gathers_kv ? 4 * (ranks - std::min<Index>(ranks, 2)) : 0,
-              of_ulysses = shared.grid.ulysses.size > 1 ? 2 : 0;
-  const Index dkdv = (of_ring + of_gathers + of_ulysses) * kv.per_row().size() * (words(kv.dim) - kv.dim),
-              own_dkdv = 2 * kv.size();
-  return bytes(state + dkdv + own_dkdv);
+  if (!gradients) return bytes(q.per_row().size() * (words(kv.value_dim) + words(1)));
+  // Arrays of dK,dV that hold sums where ring_bytes() and the others count floats; Ulysses sends and receives sums.
+  const Index of_ring = 3, ranks = shared.grid.ring.size,
+              of_gathers = shared.all_gathers_kv ? 2 * (ranks - std::min<Index>(ranks, 2)) : 0,
+              of_ulysses = shared.grid.ulysses.size > 1 ? 1 : 0;
+  const auto more = [&](Index dim) { return words(dim) - dim; };
+  const Index state = q.per_row().size() * (words(std::max(kv.dim, kv.value_dim)) + words(1)),
+              dkdv = (of_ring + of_gathers + of_ulysses) * kv.per_row().size() *
+                     (more(kv.dim) + more(kv.value_dim));
+  return bytes(state + dkdv + kv.elements());
 }
 
 Index context_bytes(const SharedAttention& shared, bool gradients, const ElementBytes& bytes) {
-  const Shape q = computed_queries(shared), kv = computed_keys(shared);
+  const Shape q = computed_queries(shared);
+  const KvShape kv = computed_keys(shared);
   Index all = ring_bytes(q, kv, gradients, bytes);
   if (shared.all_gathers_kv) all += all_gather_bytes(kv, shared.grid.ring.size, gradients, bytes);
   if (shared.grid.ulysses.size > 1) all += ulysses_bytes(q, kv, gradients, bytes);

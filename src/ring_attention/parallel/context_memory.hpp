@@ -13,18 +13,19 @@ struct ElementBytes {
 
 /// What every rank has: its queries and results, and K,V where messages can take them. `q` and `kv` are the shapes of the
 /// largest shard, with the heads that one rank computes.
-[[nodiscard]] Index ring_bytes(const Shape& q, const Shape& kv, bool gradients, const ElementBytes& bytes);
+[[nodiscard]] Index ring_bytes(const Shape& q, const KvShape& kv, bool gradients, const ElementBytes& bytes);
 /// What an all-gather over `ranks` has besides.
-[[nodiscard]] Index all_gather_bytes(const Shape& kv, int ranks, bool gradients, const ElementBytes& bytes);
+[[nodiscard]] Index all_gather_bytes(const KvShape& kv, int ranks, bool gradients, const ElementBytes& bytes);
 /// What ranks that share heads have besides.
-[[nodiscard]] Index ulysses_bytes(const Shape& q, const Shape& kv, bool gradients, const ElementBytes& bytes);
+[[nodiscard]] Index ulysses_bytes(const Shape& q, const KvShape& kv, bool gradients,
+                                  const ElementBytes& bytes);
 
 /// What exact sums need besides (CpuOptions::same_bits): the state or dQ, and dK,dV.
 [[nodiscard]] Index exact_bytes(const SharedAttention& shared, bool gradients);
 
 /// The shapes of the largest shard, with the heads that one rank computes: of q, and of k and v.
 [[nodiscard]] Shape computed_queries(const SharedAttention& shared);
-[[nodiscard]] Shape computed_keys(const SharedAttention& shared);
+[[nodiscard]] KvShape computed_keys(const SharedAttention& shared);
 
 /// All of it for one partition. A bias and what a kernel needs for itself are not in it.
 [[nodiscard]] Index context_bytes(const SharedAttention& shared, bool gradients, const ElementBytes& bytes);

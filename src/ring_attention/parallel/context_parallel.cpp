@@ -26,9 +26,15 @@ ContextParallel<Input, T>::ContextParallel(const Device<Input, T>& device, Links
       query_ranges_(shared_.grid.shard(shared_.tokens.queries)),
       scoring_(shared_.scoring.of_heads(layout_.heads())),
       kv_(shared_.kv),
-      sums_(device.gradient_accumulator(
-          shared_.kv.dim, shared_.tokens.queries.pieces() * shared_.q.heads / shared_.kv.heads)) {
+      sums_k_(accumulator(shared_.kv.dim)),
+      sums_v_(shared_.kv.value_dim == shared_.kv.dim ? sums_k_ : accumulator(shared_.kv.value_dim)) {
   kv_.heads = layout_.kv_heads().end - layout_.kv_heads().begin;
+}
+
+template <class Input, class T>
+GradientAccumulator ContextParallel<Input, T>::accumulator(Index dim) const {
+  return device_.gradient_accumulator(dim,
+                                      shared_.tokens.queries.pieces() * shared_.q.heads / shared_.kv.heads);
 }
 
 template <class Input, class T>
@@ -124,17 +130,18 @@ auto ContextParallel<Input, T>::finish(Backward& backward) const -> HeldGradient
   backward.sums.keep_own();
   const View<const Value> k = backward.sums.k(), v = backward.sums.v();
   auto held_q = layout_.queries_to_sequence<Value>(std::move(q));
-  auto held_k = held_sums(k), held_v = held_sums(v);
+  auto held_k = held_sums(k, sums_k_), held_v = held_sums(v, sums_v_);
   TermNumbers numbers = terms.numbers();
   return {std::move(held_q), std::move(held_k), std::move(held_v),
           layout_.terms_to_sequence<Value>(std::move(terms)), std::move(numbers)};
 }
 
 template <class Input, class T>
-auto ContextParallel<Input, T>::held_sums(View<const Value> sums) const -> MaybeOwned<Value> {
-  auto held = layout_.keys_to_sequence<Value>(sums, *sums_.memory);
+auto ContextParallel<Input, T>::held_sums(View<const Value> sums, const GradientAccumulator& how) const
+    -> MaybeOwned<Value> {
+  auto held = layout_.keys_to_sequence<Value>(sums, *how.memory);
   if constexpr (std::is_same_v<Value, float>)
-    if (sums_.rounded) return sums_.rounded(held.view());
+    if (how.rounded) return how.rounded(held.view());
   return held;
 }
 
@@ -171,18 +178,19 @@ auto ContextParallel<Input, T>::begin_forward(View<const Input> q, KvStorage<T> 
     -> Forward {
   require_rows(terms);
   return {device_.forward(scoring_, q, query_ranges_, terms, expected_keys()), std::move(kv),
-          transport<T>(Channel::kv, kv_.dim)};
+          transport<T>(Channel::kv, kv_)};
 }
 
 template <class Input, class T>
 auto ContextParallel<Input, T>::begin_backward(const BackwardInputs<Input>& inputs, KvStorage<T> kv)
     -> Backward {
   require_rows(inputs.terms);
-  const Shape rows{kv_.batch, kv_.heads, kv_.seq, sums_.dim};
-  KvStorage<Value> sums(shared_.all_gathers_kv, rows, shared_.tokens.keys, ring().rank, *sums_.memory);
+  const KvShape rows(kv_.with_dim(sums_k_.dim), sums_v_.dim);
+  KvStorage<Value> sums(shared_.all_gathers_kv, rows, shared_.tokens.keys, ring().rank,
+                        {*sums_k_.memory, *sums_v_.memory});
   if (sums.parcel) (void)sums.parcel->spare_buffer();  // a rank without memory for it is found here
   return {device_.backward(scoring_, inputs, query_ranges_, expected_keys()), std::move(kv), std::move(sums),
-          transport<T>(Channel::kv, kv_.dim), transport<Value>(Channel::gradients, sums_.dim)};
+          transport<T>(Channel::kv, kv_), transport<Value>(Channel::gradients, rows)};
 }
 
 namespace {
@@ -256,11 +264,10 @@ ExpectedKeys ContextParallel<Input, T>::expected_keys() const {
 
 template <class Input, class T>
 template <class E>
-std::unique_ptr<Transport> ContextParallel<Input, T>::transport(Channel channel, Index dim) {
+std::unique_ptr<Transport> ContextParallel<Input, T>::transport(Channel channel, const KvShape& parcel) {
   if (shared_.all_gathers_kv) return nullptr;
-  Shape largest = expected_keys().largest;
-  largest.dim = dim;
-  const std::size_t bytes = static_cast<std::size_t>(2 * largest.size()) * sizeof(E);
+  const Index most = parcel.with_seq(shared_.tokens.keys.max_tokens()).elements();
+  const std::size_t bytes = static_cast<std::size_t>(most) * sizeof(E);
   return links_.transport(channel, bytes);
 }
 

@@ -34,7 +34,8 @@ struct SharedAttention {
   RankGrid grid;                ///< of this rank
   bool all_gathers_kv = false;  ///< all-gather K,V over the ranks of the ring; no rank shares heads then
   Placements tokens;            ///< over the ranks of the ring
-  Shape q, kv;                  ///< `[batch, heads, any, dim]` of the whole attention
+  Shape q;                      ///< `[batch, heads, any, dim]` of the whole attention
+  KvShape kv;                   ///< likewise, of k and v
   Scoring scoring;              ///< of all heads
   bool every_hop = false;       ///< K,V also make the hops that the mask makes unnecessary (kv_hops())
   TermShapes terms = {};        ///< the arrays of terms that there are
@@ -127,13 +128,14 @@ class ContextParallel {
   /// \throws Error unless each array has the rows of the queries that this rank computes, or there is no such term
   void require_rows(const Terms<Value>& terms) const;
   [[nodiscard]] Ring ring() const { return shared_.grid.ring.ring(shared_.grid.rank); }
-  /// K of the largest shard, in the heads of this rank.
+  /// K,V of the largest shard, in the heads of this rank.
   [[nodiscard]] ExpectedKeys expected_keys() const;
   /// The transport of a ring, of whose parcels the elements have type E; none for an all-gather.
   template <class E>
-  [[nodiscard]] std::unique_ptr<Transport> transport(Channel channel, Index dim);
+  [[nodiscard]] std::unique_ptr<Transport> transport(Channel channel, const KvShape& parcel);
   /// dK or dV after the last hop, as this rank holds them.
-  [[nodiscard]] MaybeOwned<Value> held_sums(View<const Value> sums) const;
+  [[nodiscard]] MaybeOwned<Value> held_sums(View<const Value> sums, const GradientAccumulator& how) const;
+  [[nodiscard]] GradientAccumulator accumulator(Index dim) const;
   void count(Channel channel, const Transport& transport) {
     hops_[static_cast<std::size_t>(channel)] += transport.statistics();
   }
@@ -144,8 +146,8 @@ class ContextParallel {
   HeadLayout layout_;
   TokenRanges query_ranges_;
   Scoring scoring_;
-  Shape kv_;                                 // of the heads of this rank
-  GradientAccumulator sums_;                 // of its dK,dV
+  KvShape kv_;                               // of the heads of this rank
+  GradientAccumulator sums_k_, sums_v_;      // of its dK and dV
   std::array<TransportStatistics, 2> hops_;  // of the channels
 };
 

@@ -27,7 +27,8 @@ class CpuDevice : public Device<Input, T> {
                                                    const ExpectedKeys& keys) const override {
     if constexpr (std::is_same_v<Input, float>)
       if (options_.same_bits > 0)
-        return widened<WideningEngine>(same_bits_forward(scoring, options_, block_, q, ranges, terms), keys);
+        return widened<WideningEngine>(
+            same_bits_forward(scoring, options_, block_, q, ranges, terms, keys.largest.value_dim), keys);
     return begun(std::make_unique<CpuEngine<Input>>(scoring, options_), q, ranges, terms, keys);
   }
   [[nodiscard]] std::unique_ptr<BackwardEngine<T>> backward(const Scoring& scoring,
@@ -77,7 +78,7 @@ class CpuDevice : public Device<Input, T> {
   [[nodiscard]] static std::unique_ptr<Engine<T>> begun(auto engine, View<const Input> q,
                                                         const TokenRanges& ranges, const Terms<Input>& terms,
                                                         const ExpectedKeys& keys) {
-    engine->begin(q, ranges, terms);
+    engine->begin(q, ranges, terms, keys.largest.value_dim);
     return widened<WideningEngine>(std::unique_ptr<Engine<Input>>(std::move(engine)), keys);
   }
   [[nodiscard]] static std::unique_ptr<BackwardEngine<T>> begun(auto engine,

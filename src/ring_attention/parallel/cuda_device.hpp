@@ -28,6 +28,7 @@ class CudaDevice : public Device<T> {
   [[nodiscard]] std::unique_ptr<Engine<T>> forward(const Scoring& scoring, View<const T> q,
                                                    const TokenRanges& ranges, const Terms<float>& terms,
                                                    const ExpectedKeys& keys) const override {
+    cuda::require_equal_widths(q.shape(), keys.largest.values());
     CudaOptions options = forward_;
     options.pieces = keys.pieces;
     auto engine = std::make_unique<CudaEngine<T>>(scoring, std::move(options));

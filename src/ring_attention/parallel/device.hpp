@@ -14,8 +14,8 @@ namespace ring_attention {
 
 /// What an engine is told of the keys before they arrive.
 struct ExpectedKeys {
-  Shape largest;   ///< of K of one piece, `[batch, kv_heads, tokens, dim]`
-  int pieces = 0;  ///< how many there are; 0: not known
+  KvShape largest;  ///< of one piece, `[batch, kv_heads, tokens, dim]`; its value_dim is that of all pieces
+  int pieces = 0;   ///< how many there are; 0: not known
 };
 
 /// Makes engines for arrays of type Input in its memory. K,V travel as T; sums and results are SumOf<Input>.

@@ -17,10 +17,10 @@ struct KvStorage {
   std::optional<KvParcel<T>> parcel;  ///< of a ring
   std::optional<KvShards<T>> shards;  ///< of an all-gather
 
-  /// \param kv    shape of K (and of V); its seq is ignored
+  /// \param kv    its seq is ignored
   /// \param hops  of the parcels in a ring (kv_hops()); none given: all
-  KvStorage(bool all_gathers_kv, const Shape& kv, const Placement& keys, int rank,
-            const Memory& memory = host_memory(), std::vector<int> hops = {})
+  KvStorage(bool all_gathers_kv, const KvShape& kv, const Placement& keys, int rank,
+            const KvMemory& memory = host_memory(), std::vector<int> hops = {})
       : rank_(rank) {
     if (all_gathers_kv)
       shards.emplace(kv, keys, memory);

@@ -42,7 +42,7 @@ void ring_backward(BackwardEngine<T>& engine, Transport& kv_transport, Transport
       gradient_transport.finish();
       gradients.advance();
     }
-    gradients.memory().add(gradients.elements(), std::span<const SumOf<T>>(step_gradient.elements(owner)));
+    gradients.add_spare();
     if (step < ring.gradient_hops()) gradient_transport.start(gradients.exchange(ring.owner(step + 1)));
     if (!last) {
       kv_transport.finish();

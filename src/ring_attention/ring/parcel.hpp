@@ -14,33 +14,56 @@
 
 namespace ring_attention {
 
-/// Memory for the K,V of any rank: K followed by V, each `[batch, kv_heads, tokens, dim]` of the owner's tokens.
+/// The memory of K,V, or of dK,dV, which it adds. They are added by different rules where they are rows of exact sums.
+struct KvMemory {
+  const Memory* k;
+  const Memory* v;
+
+  KvMemory(const Memory& both) : KvMemory(both, both) {}  // NOLINT: implicit on purpose
+  KvMemory(const Memory& of_k, const Memory& of_v) : k(&of_k), v(&of_v) {}
+
+  /// sum += term: K followed by V. \param of_k  elements of K
+  template <class T>
+  void add(std::span<T> sum, std::span<const T> term, Index of_k) const {
+    if (k == v) return k->add(sum, term);
+    const auto n = static_cast<std::size_t>(of_k);
+    k->add(sum.first(n), term.first(n));
+    v->add(sum.subspan(n), term.subspan(n));
+  }
+};
+
+/// Memory for the K,V of any rank: K `[batch, kv_heads, tokens, dim]` of the owner's tokens, followed by V
+/// `[batch, kv_heads, tokens, value_dim]`.
 template <class T>
 class KvBuffer {
  public:
-  /// \param kv  shape of K (and of V); its seq is ignored, the placement says how many tokens each rank holds
-  KvBuffer(const Shape& kv, const Placement& placement, const Memory& memory = host_memory())
+  /// \param kv  its seq is ignored, the placement says how many tokens each rank holds
+  KvBuffer(const KvShape& kv, const Placement& placement, const KvMemory& memory = host_memory())
       : kv_(kv),
         placement_(placement),
-        memory_(&memory),
-        array_(memory.array<T>(kv.with_seq(2 * placement.max_tokens()))) {}
+        memory_(memory),
+        array_(memory.k->array<T>({1, 1, 1, kv.with_seq(placement.max_tokens()).elements()})) {}
 
-  [[nodiscard]] KvBuffer another() const { return KvBuffer(kv_, placement_, *memory_); }
+  [[nodiscard]] KvBuffer another() const { return KvBuffer(kv_, placement_, memory_); }
 
   [[nodiscard]] View<T> k(int owner) { return {array_.data(), shape(owner)}; }
-  [[nodiscard]] View<T> v(int owner) { return {array_.data() + shape(owner).size(), shape(owner)}; }
-  /// K and V together: 2 * batch * kv_heads * tokens * dim elements.
+  [[nodiscard]] View<T> v(int owner) { return {array_.data() + shape(owner).size(), shape(owner).values()}; }
+  /// K and V together: batch * kv_heads * tokens * (dim + value_dim) elements.
   [[nodiscard]] std::span<T> elements(int owner) {
-    return {array_.data(), static_cast<std::size_t>(2 * shape(owner).size())};
+    return {array_.data(), static_cast<std::size_t>(shape(owner).elements())};
   }
-  [[nodiscard]] const Memory& memory() const { return *memory_; }
+  /// Adds the K and V of `owner` in `term`.
+  void add(int owner, KvBuffer& term) {
+    memory_.add<T>(elements(owner), term.elements(owner), shape(owner).size());
+  }
+  [[nodiscard]] const Memory& memory() const { return *memory_.k; }
 
  private:
-  [[nodiscard]] Shape shape(int owner) const { return kv_.with_seq(placement_.tokens(owner)); }
+  [[nodiscard]] KvShape shape(int owner) const { return kv_.with_seq(placement_.tokens(owner)); }
 
-  Shape kv_;
+  KvShape kv_;
   Placement placement_;
-  const Memory* memory_;
+  KvMemory memory_;
   Tensor<T> array_;
 };
 
@@ -53,7 +76,7 @@ class KvParcel {
  public:
   /// \param owner  the rank whose K,V are in `current` now: this rank
   /// \param hops   how many hops the K,V of each rank make (kv_hops()); none given: all
-  KvParcel(const Shape& kv, const Placement& placement, int owner, const Memory& memory = host_memory(),
+  KvParcel(const KvShape& kv, const Placement& placement, int owner, const KvMemory& memory = host_memory(),
            std::vector<int> hops = {})
       : placement_(placement),
         ring_{owner, placement.ranks()},
@@ -75,6 +98,8 @@ class KvParcel {
     if (!spare_) spare_.emplace(current_.another());
     return *spare_;
   }
+  /// Adds what spare_buffer() has for the current owner.
+  void add_spare() { current_.add(owner_, spare_buffer()); }
   /// After the last hop: frees all but the current parcel.
   void free_buffers() {
     incoming_.reset();

@@ -20,8 +20,8 @@ namespace ring_attention {
 /// with that shard they need the memory of float parcels.
 class Widening {
  public:
-  /// \param shard  shape of the largest K that arrives, `[batch, kv_heads, tokens, dim]`
-  explicit Widening(const Shape& shard) : k_(shard), v_(shard) {}
+  /// \param shard  shape of the largest K,V that arrive
+  explicit Widening(const KvShape& shard) : k_(shard), v_(shard.values()) {}
 
   [[nodiscard]] KeyValue<float> operator()(const KeyValue<Bf16>& kv) {
     return {widened(kv.k, k_), widened(kv.v, v_), kv.ranges};
@@ -39,7 +39,7 @@ class Widening {
 
 class WideningEngine : public Engine<Bf16> {
  public:
-  WideningEngine(std::unique_ptr<Engine<float>> engine, const Shape& shard)
+  WideningEngine(std::unique_ptr<Engine<float>> engine, const KvShape& shard)
       : engine_(std::move(engine)), widened_(shard) {}
 
   void accumulate(const KeyValue<Bf16>& kv, const Progress& progress = {}) override {
@@ -54,7 +54,7 @@ class WideningEngine : public Engine<Bf16> {
 
 class WideningBackward : public BackwardEngine<Bf16> {
  public:
-  WideningBackward(std::unique_ptr<BackwardEngine<float>> engine, const Shape& shard)
+  WideningBackward(std::unique_ptr<BackwardEngine<float>> engine, const KvShape& shard)
       : engine_(std::move(engine)), widened_(shard) {}
 
   void accumulate(const KeyValue<Bf16>& kv, const KeyValueGradient<float>& gradient,

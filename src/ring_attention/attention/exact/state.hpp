@@ -39,11 +39,12 @@ class ExactRows {
 
 /// The sums l = sum 2^(s log2 e) and o = sum 2^(s log2 e) v of rows. A row without a key has no term.
 struct ExactPartial {
-  ExactRows o;  ///< of `[batch, heads, seq, dim]`
+  ExactRows o;  ///< of `[batch, heads, seq, value_dim]`
   ExactRows l;  ///< of `[batch, heads, seq, 1]`
 
-  [[nodiscard]] static ExactPartial empty(const Shape& queries, bool wide = false) {
-    return {ExactRows(queries, wide), ExactRows(queries.per_row(), wide)};
+  /// \param out  the shape of the sums o
+  [[nodiscard]] static ExactPartial empty(const Shape& out, bool wide = false) {
+    return {ExactRows(out, wide), ExactRows(out.per_row(), wide)};
   }
   void widen();
   void merge(const ExactPartial& other);

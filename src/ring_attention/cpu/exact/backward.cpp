@@ -25,29 +25,28 @@ SameBitsBackward::SameBitsBackward(Scoring scoring, const CpuOptions& options, I
 /// What a thread of the fast engine needs: the panels of a tile of queries, one after the other; dK and dV of a tile of keys;
 /// and the rows that a panel stores.
 struct SameBitsBackward::Panels {
-  Panels(const SameBitsBackward& of, Index dim)
-      : lanes(of.kernels_.exact_backward.tile(static_cast<int>(dim)).queries),
+  Panels(const SameBitsBackward& of, const cpu::HeadWidths& widths)
+      : lanes(of.kernels_.exact_backward.tile(widths).queries),
         count((longest(of.queries_) + lanes - 1) / lanes),
-        each(
-            static_cast<Index>((of.kernels_.exact_backward.workspace(static_cast<int>(dim)) + 15) / 16 * 16)),
-        keys(std::min(of.options_.same_bits, of.most_keys_) * dim) {}
+        each(static_cast<Index>((of.kernels_.exact_backward.workspace(widths) + 15) / 16 * 16)),
+        keys(std::min(of.options_.same_bits, of.most_keys_) * widths.k),
+        values(std::min(of.options_.same_bits, of.most_keys_) * widths.v),
+        dim(widths.k) {}
 
   [[nodiscard]] static Index longest(const std::vector<TokenTile>& tiles) {
     Index tokens = 1;
     for (const TokenTile& tile : tiles) tokens = std::max(tokens, tile.tokens.count);
     return tokens;
   }
-  [[nodiscard]] Index elements(Index dim) const {
-    return count * each + 2 * keys + lanes * ExactFormat{dim}.words();
+  [[nodiscard]] Index elements() const {
+    return count * each + keys + values + lanes * ExactFormat{dim}.words();
   }
-  Index lanes, count, each, keys;
+  Index lanes, count, each, keys, values, dim;
 };
 
 void SameBitsBackward::begin(const BackwardInputs<float>& forward, const TokenRanges& ranges) {
   const Shape& q = forward.q.shape();
-  require(q == forward.out.shape() && q == forward.grad_out.shape() && q.per_row() == forward.lse.shape() &&
-              q.seq == count(ranges),
-          "SameBitsBackward: q, out, dO and lse belong to the same queries");
+  require(forward.has(count(ranges)), "SameBitsBackward: q, out, dO and lse belong to the same queries");
   require_bias_shape(forward.terms.bias.shape(), q);
   forward_ = forward;
   queries_ = tiles_of(ranges, query_tiling_);
@@ -57,16 +56,18 @@ void SameBitsBackward::begin(const BackwardInputs<float>& forward, const TokenRa
   if (block_ > 0) return;
   delta_ = row_dot(forward.grad_out, forward.out, forward.grad_lse);
   workspace_ =
-      cpu::workspaces<float>(options_.threads, static_cast<cpu::Size>(Panels(*this, q.dim).elements(q.dim)));
+      cpu::workspaces<float>(options_.threads, static_cast<cpu::Size>(Panels(*this, widths()).elements()));
 }
 
 void SameBitsBackward::accumulate(const KeyValue<float>& kv, const KeyValueGradient<float>& gradient,
                                   const Progress& progress) {
   const Shape &q = forward_.q.shape(), &k = kv.k.shape(), &bias = forward_.terms.bias.shape();
-  const Index group = require_attention_shapes(q, k, kv.v.shape()), pairs = q.batch * k.heads;
-  const ExactFormat narrow{k.dim}, wide{k.dim, true};
-  require(gradient.k.shape().dim == narrow.words() || gradient.k.shape().dim == wide.words(),
-          "SameBitsBackward: dK and dV are rows of exact sums");
+  const Index group = require_attention_shapes(q, k, kv.v.shape(), forward_.out.shape()),
+              pairs = q.batch * k.heads;
+  for (const auto& [sums, dim] : {std::pair(gradient.k, k.dim), std::pair(gradient.v, kv.v.shape().dim)})
+    require(
+        sums.shape().dim == ExactFormat{dim}.words() || sums.shape().dim == ExactFormat{dim, true}.words(),
+        "SameBitsBackward: dK and dV are rows of exact sums");
   const std::vector<TokenTile> keys = key_tiles(kv, key_tiling_);
   key_tiles_ += std::ssize(keys) * scoring_.mask.parts();  // an interval of a tile is a term of dQ
   if (key_tiles_ > ExactFormat::most_terms) grad_q_.widen();
@@ -114,12 +115,12 @@ void add_terms(const cpu::AddExactTerms& add, const View<float>& sums, Index bat
 void SameBitsBackward::differentiate(const Task& task, const KeyValue<float>& kv,
                                      const KeyValueGradient<float>& gradient, const Progress& progress) {
   const auto& [batch, head, kv_head, queries, keys, worker] = task;
-  const Index dim = kv.k.shape().dim;
-  const Panels panels(*this, dim);
+  const Index dim = kv.k.shape().dim, value_dim = kv.v.shape().dim;
+  const Panels panels(*this, widths());
   float* const workspace = workspace_.view().row(0, 0, worker).data();
   float* const grad_k = workspace + panels.count * panels.each;
   float* const grad_v = grad_k + panels.keys;
-  float* const stored = grad_v + panels.keys;
+  float* const stored = grad_v + panels.values;
   const cpu::BackwardKernel<float>& kernel = kernels_.exact_backward;
 
   struct Panel {
@@ -134,7 +135,7 @@ void SameBitsBackward::differentiate(const Task& task, const KeyValue<float>& kv
                         queries.first + i};
     all.push_back(
         {own,
-         {static_cast<int>(own.tokens.count), static_cast<int>(dim), static_cast<float>(scoring_.scale),
+         {static_cast<int>(own.tokens.count), widths().k, widths().v, static_cast<float>(scoring_.scale),
           forward_.q.row(batch, head, own.first).data(), forward_.grad_out.row(batch, head, own.first).data(),
           &forward_.lse(batch, head, own.first), &delta_.view()(batch, head, own.first), stored},
          workspace + std::ssize(all) * panels.each});
@@ -156,7 +157,7 @@ void SameBitsBackward::differentiate(const Task& task, const KeyValue<float>& kv
           continue;
         if (!std::exchange(seen, true)) {
           std::fill_n(grad_k, tile.tokens.count * dim, 0.0F);
-          std::fill_n(grad_v, tile.tokens.count * dim, 0.0F);
+          std::fill_n(grad_v, tile.tokens.count * value_dim, 0.0F);
         }
         if (panel.terms++ == 0) kernel.load(panel.rows, panel.workspace);
         kernel.attend(lanes.span(), panel.rows, grad_k, grad_v, panel.workspace);
@@ -164,7 +165,7 @@ void SameBitsBackward::differentiate(const Task& task, const KeyValue<float>& kv
       }
     if (!seen) continue;
     add_terms(kernels_.add_exact_terms, gradient.k, batch, kv_head, tile, dim, grad_k);
-    add_terms(kernels_.add_exact_terms, gradient.v, batch, kv_head, tile, dim, grad_v);
+    add_terms(kernels_.add_exact_terms, gradient.v, batch, kv_head, tile, value_dim, grad_v);
     if (progress) progress();
   }
   for (Panel& panel : all)
@@ -174,7 +175,7 @@ void SameBitsBackward::differentiate(const Task& task, const KeyValue<float>& kv
 void SameBitsBackward::differentiate_readably(const Task& task, const KeyValue<float>& kv,
                                               const KeyValueGradient<float>& gradient) {
   const auto& [batch, head, kv_head, queries, keys, worker] = task;
-  const Index dim = kv.k.shape().dim;
+  const Index dim = kv.k.shape().dim, value_dim = kv.v.shape().dim;
   BlockwiseBackward<float> engine(scoring_of(scoring_, batch, head), block_);
   for (const TokenTile& tile : keys) {
     if (scoring_.mask.coverage(queries.tokens, tile.tokens) == Coverage::none) continue;
@@ -185,12 +186,12 @@ void SameBitsBackward::differentiate_readably(const Task& task, const KeyValue<f
          forward_.grad_lse ? std::optional(rows_of(*forward_.grad_lse, batch, head, queries)) : std::nullopt},
         {queries.tokens});
     const Shape due{1, 1, tile.tokens.count, dim};
-    Tensor<float> grad_k(due), grad_v(due);
+    Tensor<float> grad_k(due), grad_v(due.with_dim(value_dim));
     engine.accumulate(keys_of(kv, batch, kv_head, tile), {grad_k, grad_v});
     const Tensor<float> grad_q = engine.finish(), grad_bias = engine.term_gradients().bias;
     add_terms(nullptr, grad_q_.words().view(), batch, head, queries, dim, grad_q.data());
     add_terms(nullptr, gradient.k, batch, kv_head, tile, dim, grad_k.data());
-    add_terms(nullptr, gradient.v, batch, kv_head, tile, dim, grad_v.data());
+    add_terms(nullptr, gradient.v, batch, kv_head, tile, value_dim, grad_v.data());
     if (grad_bias.size() == 0) continue;
     const View<float> sum = bias_of(grad_bias_.view(), batch, head, queries);
     std::ranges::transform(sum.elements(), grad_bias.view().elements(), sum.data(), std::plus<>());

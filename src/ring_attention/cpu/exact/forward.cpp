@@ -19,14 +19,15 @@ SameBitsEngine::SameBitsEngine(Scoring scoring, const CpuOptions& options, Index
   require(options.threads >= 1, "SameBitsEngine: at least one thread");
 }
 
-void SameBitsEngine::begin(View<const float> q, const TokenRanges& ranges, const Terms<float>& terms) {
+void SameBitsEngine::begin(View<const float> q, const TokenRanges& ranges, const Terms<float>& terms,
+                           std::optional<Index> value_dim) {
   require(q.shape().seq == count(ranges),
           "SameBitsEngine: q and its ranges have different numbers of tokens");
   require_bias_shape(terms.bias.shape(), q.shape());
   q_ = q;
   bias_ = terms.bias;
   key_tiles_ = 0;
-  state_ = ExactPartial::empty(q.shape());
+  state_ = ExactPartial::empty(q.shape().with_dim(value_dim.value_or(q.shape().dim)));
   queries_.clear();
   if (block_ > 0) {
     queries_ = tiles_of(ranges, query_tiling_);
@@ -37,13 +38,14 @@ void SameBitsEngine::begin(View<const float> q, const TokenRanges& ranges, const
   for (const cpu::QueryTile& tile : cpu::query_tiles(ranges, kernel_->lanes))
     queries_.push_back({tile.queries, tile.first});
   const auto words = static_cast<cpu::Size>(state_.o.format().words() + state_.l.format().words());
-  workspace_ = cpu::workspaces<float>(options_.threads, kernel_->workspace(static_cast<int>(q.shape().dim)) +
-                                                            static_cast<cpu::Size>(kernel_->lanes) * words);
+  workspace_ = cpu::workspaces<float>(
+      options_.threads, kernel_->workspace(widths()) + static_cast<cpu::Size>(kernel_->lanes) * words);
 }
 
 void SameBitsEngine::accumulate(const KeyValue<float>& kv, const Progress& progress) {
   const Shape& q = q_.shape();
-  const Index group = require_attention_shapes(q, kv.k.shape(), kv.v.shape());
+  const Index group =
+      require_attention_shapes(q, kv.k.shape(), kv.v.shape(), q.with_dim(state_.o.format().dim));
   const std::vector<TokenTile> keys = key_tiles(kv, key_tiling_);
   key_tiles_ += std::ssize(keys) * scoring_.mask.parts();     // an interval of a tile is a term
   if (key_tiles_ >= ExactFormat::most_terms) state_.widen();  // a sink is one more term
@@ -66,15 +68,11 @@ void SameBitsEngine::accumulate(const KeyValue<float>& kv, const Progress& progr
 void SameBitsEngine::attend(const Task& task, const KeyValue<float>& kv, const std::vector<TokenTile>& keys) {
   const auto& [batch, head, kv_head, queries, worker] = task;
   float* const workspace = workspace_.view().row(0, 0, worker).data();
-  float* const stored = workspace + kernel_->workspace(static_cast<int>(q_.shape().dim));
-  const ExactFormat of_o{q_.shape().dim}, of_l{1};
-  const cpu::QueryRows<float> rows{static_cast<int>(queries.tokens.count),
-                                   static_cast<int>(q_.shape().dim),
-                                   static_cast<float>(scoring_.scale),
-                                   q_.row(batch, head, queries.first).data(),
-                                   stored,
-                                   nullptr,
-                                   nullptr};
+  float* const stored = workspace + kernel_->workspace(widths());
+  const ExactFormat of_o{widths().v}, of_l{1};
+  const cpu::QueryRows<float> rows{
+      static_cast<int>(queries.tokens.count),    widths().k, widths().v, static_cast<float>(scoring_.scale),
+      q_.row(batch, head, queries.first).data(), stored,     nullptr,    nullptr};
   Index terms = 0;
   const auto store = [&] {
     kernel_->store(rows, workspace);
@@ -103,7 +101,8 @@ void SameBitsEngine::attend_readably(const Task& task, const KeyValue<float>& kv
   BlockwiseEngine<float> engine(scoring_of(scoring_, batch, head), block_);
   for (const TokenTile& tile : keys) {
     if (scoring_.mask.coverage(queries.tokens, tile.tokens) == Coverage::none) continue;
-    engine.begin(rows_of(q_, batch, head, queries), {queries.tokens}, bias_of(bias_, batch, head, queries));
+    engine.begin(rows_of(q_, batch, head, queries), {queries.tokens}, bias_of(bias_, batch, head, queries),
+                 kv.v.shape().dim);
     engine.accumulate(keys_of(kv, batch, kv_head, tile));
     const Partial<float>& leaf = engine.to_partial();
     for (Index i = 0; i < queries.tokens.count; ++i) {
@@ -118,9 +117,9 @@ void SameBitsEngine::attend_readably(const Task& task, const KeyValue<float>& kv
 
 std::unique_ptr<Engine<float>> same_bits_forward(const Scoring& scoring, const CpuOptions& options,
                                                  Index block, View<const float> q, const TokenRanges& ranges,
-                                                 const Terms<float>& terms) {
+                                                 const Terms<float>& terms, Index value_dim) {
   auto engine = std::make_unique<SameBitsEngine>(scoring, options, block);
-  engine->begin(q, ranges, terms);
+  engine->begin(q, ranges, terms, value_dim);
   return engine;
 }
 

@@ -17,7 +17,7 @@ namespace ring_attention {
 ///
 /// Every range of keys begins with a tile of the sequence, and ends with one or with the sequence. So do those of queries for
 /// a readable engine; with the fast one a row does not depend on the other rows.
-/// Memory: the state, 8 (dim + 3) bytes a query, 16 (dim + 2) beyond 1023 tiles of keys; and a tile a thread.
+/// Memory: the state, 8 (value_dim + 3) bytes a query, 16 (value_dim + 2) beyond 1023 tiles of keys; and a tile a thread.
 class SameBitsEngine : public Engine<float> {
  public:
   /// \param options  same_bits is the tile
@@ -26,7 +26,8 @@ class SameBitsEngine : public Engine<float> {
   explicit SameBitsEngine(Scoring scoring, const CpuOptions& options, Index block = 0);
 
   /// See CpuEngine. \throws InputError when a range does not begin with a tile
-  void begin(View<const float> q, const TokenRanges& ranges, const Terms<float>& terms = {});
+  void begin(View<const float> q, const TokenRanges& ranges, const Terms<float>& terms = {},
+             std::optional<Index> value_dim = {});
   void accumulate(const KeyValue<float>& kv, const Progress& progress = {}) override;
   [[nodiscard]] AttentionResult<float> finish() override { return state_.finish(scoring_.sinks); }
 
@@ -40,6 +41,9 @@ class SameBitsEngine : public Engine<float> {
     TokenTile queries;
     int worker;
   };
+  [[nodiscard]] cpu::HeadWidths widths() const {
+    return {static_cast<int>(q_.shape().dim), static_cast<int>(state_.o.format().dim)};
+  }
   void attend(const Task& task, const KeyValue<float>& kv, const std::vector<TokenTile>& keys);
   void attend_readably(const Task& task, const KeyValue<float>& kv, const std::vector<TokenTile>& keys);
 

@@ -9,21 +9,23 @@ namespace {
 
 /// Behind the panel in the workspace.
 struct ExactPanel : Panel {
-  ExactPanel(Real* workspace, Offset dim)
-      : Panel(workspace, dim, 0),
-        o_sums(ot + dim * lanes, dim),
-        l_sums(ot + (dim + PanelSums::elements(dim)) * lanes, 1) {}
-  static Offset elements(Offset dim) {
-    return Panel::elements(dim) + PanelSums::elements(dim) + PanelSums::elements(1);
+  ExactPanel(Real* workspace, const QueryRows<Real>& rows)
+      : Panel(workspace, rows, 0),
+        o_sums(ot + static_cast<Offset>(rows.value_dim) * lanes, rows.value_dim),
+        l_sums(ot + (rows.value_dim + PanelSums::elements(rows.value_dim)) * lanes, 1) {}
+  static Offset elements(Offset dim, Offset value_dim) {
+    return Panel::elements(dim, value_dim) + PanelSums::elements(value_dim) + PanelSums::elements(1);
   }
   PanelSums o_sums, l_sums;
 };
 
-Size exact_workspace(int dim) { return static_cast<Size>(ExactPanel::elements(dim) * lanes); }
+Size exact_workspace(HeadWidths widths) {
+  return static_cast<Size>(ExactPanel::elements(widths.k, widths.v) * lanes);
+}
 
 /// The queries, and no term.
 void load_exact(const QueryRows<Real>& rows, Real* workspace) {
-  const ExactPanel panel(workspace, rows.dim);
+  const ExactPanel panel(workspace, rows);
   for (Offset i = 0; i < static_cast<Offset>(rows.dim) * lanes; ++i) panel.qt[i] = 0;
   transpose(rows.q, rows.dim, rows.queries, rows.dim, panel.qt, lanes);
   const Vector scale = broadcast(rows.scale);
@@ -33,8 +35,8 @@ void load_exact(const QueryRows<Real>& rows, Real* workspace) {
 }
 
 void attend_exact(const KeySpan<Real>& span, const QueryRows<Real>& rows, Real* workspace) {
-  const ExactPanel panel(workspace, rows.dim);
-  for (Offset i = 0; i < rows.dim * lanes; ++i) panel.ot[i] = 0;
+  const ExactPanel panel(workspace, rows);
+  for (Offset i = 0; i < rows.value_dim * lanes; ++i) panel.ot[i] = 0;
   for (int i = 0; i < lanes; ++i) {
     panel.m[i] = -infinity;
     panel.l[i] = 0;
@@ -56,8 +58,8 @@ void attend_exact(const KeySpan<Real>& span, const QueryRows<Real>& rows, Real* 
 }
 
 void store_exact(const QueryRows<Real>& rows, Real* workspace) {
-  const ExactPanel panel(workspace, rows.dim);
-  const Offset of_o = PanelSums::elements(rows.dim), both = of_o + PanelSums::elements(1);
+  const ExactPanel panel(workspace, rows);
+  const Offset of_o = PanelSums::elements(rows.value_dim), both = of_o + PanelSums::elements(1);
   store_rows(panel.o_sums, rows.queries, rows.o, both);
   store_rows(panel.l_sums, rows.queries, rows.o + of_o, both);
 }

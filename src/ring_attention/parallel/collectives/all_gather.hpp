@@ -16,16 +16,18 @@ namespace ring_attention {
 template <class T>
 class KvShards {
  public:
-  /// \param kv  shape of K (and of V); its seq is ignored
-  KvShards(const Shape& kv, const Placement& placement, const Memory& memory = host_memory())
-      : placement_(placement), memory_(&memory) {
+  /// \param kv  its seq is ignored
+  KvShards(const KvShape& kv, const Placement& placement, const KvMemory& memory = host_memory())
+      : kv_(kv), placement_(placement), memory_(memory) {
     for (int owner = 0; owner < placement.ranks(); ++owner)
-      shards_.push_back(memory.array<T>(kv.with_seq(2 * placement.tokens(owner))));
+      shards_.push_back(memory.k->array<T>({1, 1, 1, shape(owner).elements()}));
   }
 
-  /// `[batch, kv_heads, tokens of the owner, dim]`.
+  /// `[batch, kv_heads, tokens of the owner, dim]`, and value_dim columns.
   [[nodiscard]] View<T> k(int owner) { return {shard(owner).data(), shape(owner)}; }
-  [[nodiscard]] View<T> v(int owner) { return {shard(owner).data() + shape(owner).size(), shape(owner)}; }
+  [[nodiscard]] View<T> v(int owner) {
+    return {shard(owner).data() + shape(owner).size(), shape(owner).values()};
+  }
   /// K, then V.
   [[nodiscard]] std::span<T> elements(int owner) { return shard(owner).view().elements(); }
 
@@ -36,17 +38,17 @@ class KvShards {
     for (int owner = 0; owner < ranks(); ++owner)
       if (owner != own) shard(owner) = {};
   }
-  [[nodiscard]] const Memory& memory() const { return *memory_; }
+  /// Adds another rank's K and V to those of `owner`.
+  void add(int owner, std::span<const T> term) { memory_.add(elements(owner), term, shape(owner).size()); }
+  [[nodiscard]] const Memory& memory() const { return *memory_.k; }
 
  private:
   [[nodiscard]] Tensor<T>& shard(int owner) { return shards_[static_cast<std::size_t>(owner)]; }
-  [[nodiscard]] Shape shape(int owner) const {
-    const Shape& both = shards_[static_cast<std::size_t>(owner)].shape();
-    return both.with_seq(both.seq / 2);
-  }
+  [[nodiscard]] KvShape shape(int owner) const { return kv_.with_seq(placement_.tokens(owner)); }
 
+  KvShape kv_;
   Placement placement_;
-  const Memory* memory_;
+  KvMemory memory_;
   std::vector<Tensor<T>> shards_;
 };
 
@@ -98,8 +100,7 @@ void all_gather_backward(BackwardEngine<T>& engine, AllToAll& link, KvShards<T>&
   }
   link.all_to_all(pieces);
   for (Ring from{ring.next(), ring.size}; from.rank != ring.rank; from.rank = from.next())
-    gradients.memory().add(own,
-                           std::span<const G>(parts[static_cast<std::size_t>(from.rank)].view().elements()));
+    gradients.add(ring.rank, parts[static_cast<std::size_t>(from.rank)].view().elements());
 }
 
 }  // namespace ring_attention

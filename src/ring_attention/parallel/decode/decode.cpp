@@ -16,8 +16,8 @@ struct GroupedQuery {
 };
 
 /// \throws Error when q does not belong to the cache, or for a dropout
-GroupedQuery query_of_kv_head(const Shape& q, const Shape& kv, Index position, const Scoring& scoring) {
-  const Index group = require_attention_shapes(q, kv, kv);
+GroupedQuery query_of_kv_head(const Shape& q, const KvShape& kv, Index position, const Scoring& scoring) {
+  const Index group = require_attention_shapes(q, kv, kv.values());
   require(q.seq == 1 && position >= 0, "decode: one query, and at least its own key");
   require(!scoring.dropout.drops(), "decode: dropout is for training only");
   const Shape shape = scoring.has_alibi() ? Shape{1, group, 1, kv.dim} : Shape{1, 1, group, kv.dim};
@@ -29,14 +29,15 @@ GroupedQuery query_of_kv_head(const Shape& q, const Shape& kv, Index position, c
 template <class Engine, class T>
 Partial<T> attend_to_cache(View<const T> q, const ShardedCache<T>& cache, const Scoring& scoring,
                            const CpuOptions& options) {
-  const Shape kv = cache.shape();
+  const KvShape kv = cache.shape();
+  const Shape out = q.shape().with_dim(kv.value_dim);
   const auto [group, grouped, query] = query_of_kv_head(q.shape(), kv, cache.size() - 1, scoring);
 
   std::vector<std::pair<TokenRange, Index>> pieces;  // and the index of their first token
   for_each_block(cache.ranges(), decode_piece,
                  [&](const TokenRange& tokens, Index first) { pieces.emplace_back(tokens, first); });
   std::vector<Partial<T>> states;
-  for (std::size_t i = 0; i < pieces.size(); ++i) states.push_back(Partial<T>::empty(q.shape()));
+  for (std::size_t i = 0; i < pieces.size(); ++i) states.push_back(Partial<T>::empty(out));
   std::vector<Scoring> of_head;
   for (Index head = 0; head < kv.heads; ++head)
     of_head.push_back(scoring.of_heads({head * group, (head + 1) * group}));
@@ -46,7 +47,7 @@ Partial<T> attend_to_cache(View<const T> q, const ShardedCache<T>& cache, const 
     const auto piece = static_cast<std::size_t>(task % count);
     const Index batch = task / count / kv.heads, head = task / count % kv.heads;
     auto engine = make_engine<Engine>(of_head[static_cast<std::size_t>(head)], 64, {1, options.isa});
-    engine.begin({q.head(batch, head * group), grouped}, query);
+    engine.begin({q.head(batch, head * group), grouped}, query, {}, kv.value_dim);
     engine.accumulate(cache.keys(batch, head, pieces[piece].second, pieces[piece].first));
     const Partial<T>& state = engine.to_partial();
     std::ranges::copy(state.o.view().elements(), states[piece].o.view().head(batch, head * group));
@@ -54,7 +55,7 @@ Partial<T> attend_to_cache(View<const T> q, const ShardedCache<T>& cache, const 
     std::ranges::copy(state.l.view().elements(), states[piece].l.view().head(batch, head * group));
   });
 
-  Partial<T> sum = Partial<T>::empty(q.shape());
+  Partial<T> sum = Partial<T>::empty(out);
   for (const Partial<T>& state : states) merge(sum, state);
   return sum;
 }
@@ -161,7 +162,8 @@ AttentionResult<T> merge_over_ranks(AllToAll& link, const Partial<T>& local, con
 
 ExactPartial attend_to_cache(View<const float> q, const ShardedCache<float>& cache, const Scoring& scoring,
                              const CpuOptions& options, Index block) {
-  const Shape kv = cache.shape();
+  const KvShape kv = cache.shape();
+  const Shape out = q.shape().with_dim(kv.value_dim);
   const auto [group, grouped, query] = query_of_kv_head(q.shape(), kv, cache.size() - 1, scoring);
   const Tiling tiling(options.same_bits, scoring.mask.documents);
   const std::vector<TokenTile> tiles = tiles_of(cache.ranges(), tiling);
@@ -172,12 +174,12 @@ ExactPartial attend_to_cache(View<const float> q, const ShardedCache<float>& cac
   const Index terms = (std::ssize(tiling.cuts(cache.size())) - 1) * scoring.mask.parts();
   const bool wide = terms >= ExactFormat::most_terms;
   std::vector<ExactPartial> states;
-  for (Index i = 0; i < pieces; ++i) states.push_back(ExactPartial::empty(q.shape(), wide));
+  for (Index i = 0; i < pieces; ++i) states.push_back(ExactPartial::empty(out, wide));
   for_each_task(kv.batch * kv.heads * pieces, options.threads, [&](Index task, int) {
     const Index piece = task % pieces, batch = task / pieces / kv.heads, head = task / pieces % kv.heads;
     SameBitsEngine engine(scoring.of_heads({head * group, (head + 1) * group}),
                           {1, options.isa, options.same_bits}, block);
-    engine.begin({q.head(batch, head * group), grouped}, query);
+    engine.begin({q.head(batch, head * group), grouped}, query, {}, kv.value_dim);
     for (Index i = piece * at_once; i < std::min((piece + 1) * at_once, all); ++i) {
       const TokenTile& tile = tiles[static_cast<std::size_t>(i)];
       engine.accumulate(cache.keys(batch, head, tile.first, tile.tokens));
@@ -191,7 +193,7 @@ ExactPartial attend_to_cache(View<const float> q, const ShardedCache<float>& cac
       to.l.at(batch, head * group + i, 0).merge(state.l.at(0, from_head, from_row));
     }
   });
-  ExactPartial sum = ExactPartial::empty(q.shape(), wide);
+  ExactPartial sum = ExactPartial::empty(out, wide);
   for (const ExactPartial& state : states) sum.merge(state);
   return sum;
 }

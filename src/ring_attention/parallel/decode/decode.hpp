@@ -24,7 +24,7 @@ inline constexpr Index decode_piece = 1024;
 /// \param q        `[batch, heads, 1, dim]`: the token at position cache.size() - 1
 /// \tparam Engine  CpuEngine<T> or BlockwiseEngine<T>
 /// \param options  of the fast engine; a readable one takes its threads, too
-/// \returns o `[batch, heads, 1, dim]`, m and l: without the sinks; the identity when the rank has no key
+/// \returns o `[batch, heads, 1, value_dim]`, m and l: without the sinks; the identity when the rank has no key
 /// \throws Error when q does not belong to the cache, the cache is empty, or the scoring has a dropout
 ///
 /// The g query heads of a KV head are g queries at one position: the same memory, seen as `[batch, kv_heads, g, dim]`.
@@ -35,12 +35,12 @@ template <class Engine, class T = typename Engine::value_type>
 
 /// Merges the states of all ranks, in the order of the ranks, and adds the sinks.
 ///
-/// \param local  of each rank, over its keys: `[batch, heads, 1, dim]`, the same shape on all ranks
+/// \param local  of each rank, over its keys: `[batch, heads, 1, value_dim]`, the same shape on all ranks
 /// \returns the attention over the keys of all ranks: on every rank, with the same bits
 ///
 /// Two exchanges: states to the rank that merges their head, results to all. A rank sends
-/// batch * ((heads - h) * (dim + 2) + (N - 1) * h * (dim + 1)) elements, where h are the heads that it merges; with
-/// equal shares about 2 (N - 1) / N * batch * heads * dim, as an all-reduce. The length of the cache is not in it.
+/// batch * ((heads - h) * (value_dim + 2) + (N - 1) * h * (value_dim + 1)) elements, where h are the heads that it merges; with
+/// equal shares about 2 (N - 1) / N * batch * heads * value_dim, as an all-reduce. The length of the cache is not in it.
 template <class T>
 [[nodiscard]] AttentionResult<T> merge_over_ranks(AllToAll& link, const Partial<T>& local,
                                                   const Scoring& scoring);

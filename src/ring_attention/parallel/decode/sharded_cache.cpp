@@ -57,7 +57,7 @@ ShardedCache<T>::ShardedCache(Index capacity, const Placement& prompt, int rank,
       prompt_(prompt.ranges(rank)),
       next_(tokens_behind(prompt, capacity, rank, tiling)),
       k_(k.shape().with_seq(count(prompt_) + count(next_))),
-      v_(k_.shape()) {
+      v_(k_.shape().with_dim(v.shape().dim)) {
   require(k.shape().seq == count(prompt_), "ShardedCache: k has other tokens than this rank's of the prompt");
   store(k, v, 0);
 }
@@ -65,8 +65,9 @@ ShardedCache<T>::ShardedCache(Index capacity, const Placement& prompt, int rank,
 template <class T>
 bool ShardedCache<T>::append(View<const T> k, View<const T> v) {
   require(size_ < capacity_, "ShardedCache: it is full");
-  require(k.shape() == k_.shape().with_seq(1) && v.shape() == k.shape(),
-          "ShardedCache: k and v of a token are " + to_string(k_.shape().with_seq(1)));
+  const Shape due_k = k_.shape().with_seq(1), due_v = v_.shape().with_seq(1);
+  require(k.shape() == due_k && v.shape() == due_v,
+          "ShardedCache: k and v of a token are " + to_string(due_k) + " and " + to_string(due_v));
   const Index held = before(next_, size_++);
   const bool keeps = before(next_, size_) > held;
   if (keeps) store(k, v, count(prompt_) + held);
@@ -91,7 +92,8 @@ TokenRanges ShardedCache<T>::ranges() const {
 
 template <class T>
 void ShardedCache<T>::store(View<const T> k, View<const T> v, Index first) {
-  require(k.shape() == v.shape(), "ShardedCache: k and v differ in shape");
+  require(k.shape() == v.shape().with_dim(k.shape().dim),
+          "ShardedCache: k and v differ in batch, heads or tokens");
   copy_tokens(k, 0, k.shape().seq, k_.view(), first);
   copy_tokens(v, 0, v.shape().seq, v_.view(), first);
 }

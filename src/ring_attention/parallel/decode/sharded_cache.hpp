@@ -17,19 +17,19 @@ namespace ring_attention {
 /// so all ranks grow at the same rate. For the same bits on any number of ranks (Tiling) tile t goes to rank t mod N, and what
 /// is left of the prompt's last tile to the rank that has its beginning.
 ///
-/// Memory: 2 * batch * kv_heads * own_capacity() * dim elements, allocated by the constructor.
+/// Memory: batch * kv_heads * own_capacity() * (dim + value_dim) elements, allocated by the constructor.
 template <class T>
 class ShardedCache {
  public:
   /// \param capacity  tokens of the longest sequence, over all ranks
   /// \param prompt    which rank holds which tokens of the prompt; it may have none
-  /// \param k, v      this rank's tokens of the prompt, `[batch, kv_heads, tokens, dim]`; copied
+  /// \param k, v      this rank's tokens of the prompt, `[batch, kv_heads, tokens, dim]` (v: value_dim); copied
   /// \throws InputError when the prompt is longer than the capacity; Error when k and v are not this rank's tokens
   /// \param tiling  that of the prompt's placement, or none
   ShardedCache(Index capacity, const Placement& prompt, int rank, View<const T> k, View<const T> v,
                const std::optional<Tiling>& tiling = {});
 
-  /// The next token, at position size(), `[batch, kv_heads, 1, dim]`. All ranks call; one of them keeps it.
+  /// The next token, at position size(), `[batch, kv_heads, 1, dim]` (v: value_dim). All ranks call; one of them keeps it.
   /// \returns whether this rank keeps it
   /// \throws Error for another shape, or when size() is capacity()
   bool append(View<const T> k, View<const T> v);
@@ -41,15 +41,15 @@ class ShardedCache {
   [[nodiscard]] Index own_capacity() const { return k_.shape().seq; }
   /// Where the tokens of this rank are in the sequence, in the order of its memory.
   [[nodiscard]] TokenRanges ranges() const;
-  /// `[batch, kv_heads, tokens of this rank, dim]`.
-  [[nodiscard]] Shape shape() const { return k_.shape().with_seq(count(ranges())); }
+  /// `[batch, kv_heads, tokens of this rank, dim]`, and the columns of v.
+  [[nodiscard]] KvShape shape() const { return {k_.shape().with_seq(count(ranges())), v_.shape().dim}; }
 
-  /// Some adjacent tokens of one head, `[1, 1, tokens.count, dim]`: what an engine for that head takes.
+  /// Some adjacent tokens of one head, `[1, 1, tokens.count, dim]` (v: value_dim): what an engine for that head takes.
   /// \param first  index of the first of them in this rank's memory
   [[nodiscard]] KeyValue<T> keys(Index batch, Index head, Index first, const TokenRange& tokens) const {
-    const Shape some{1, 1, tokens.count, k_.shape().dim};
+    const KvShape some({1, 1, tokens.count, k_.shape().dim}, v_.shape().dim);
     return {{k_.view().row(batch, head, first).data(), some},
-            {v_.view().row(batch, head, first).data(), some},
+            {v_.view().row(batch, head, first).data(), some.values()},
             {tokens}};
   }
 
@@ -59,7 +59,7 @@ class ShardedCache {
   Index capacity_, size_;
   TokenRanges prompt_;  // of this rank
   TokenRanges next_;    // what this rank comes to hold behind the prompt
-  Tensor<T> k_, v_;     // [batch, kv_heads, own_capacity(), dim]
+  Tensor<T> k_, v_;     // [batch, kv_heads, own_capacity(), dim], and value_dim columns
 };
 
 extern template class ShardedCache<float>;
