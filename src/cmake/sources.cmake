@@ -50,6 +50,10 @@ set(ring_sources
     ring_attention/ring/transports/odd_even.cpp
     ring_attention/ring/transports/overlapped.cpp)
 set(parallel_sources
+    ring_attention/parallel/balance/balanced.cpp
+    ring_attention/parallel/balance/deal.cpp
+    ring_attention/parallel/balance/search.cpp
+    ring_attention/parallel/balance/tiles.cpp
     ring_attention/parallel/collectives/all_to_all.cpp
     ring_attention/parallel/collectives/loopback_all_to_all.cpp
     ring_attention/parallel/collectives/mpi_all_to_all.cpp
