@@ -163,9 +163,11 @@ set(program_parts_sources # what the tests use, too
     program/example/command.cpp
     program/output_directory.cpp
     program/partition_options.cpp
+    program/placement_choice.cpp
     program/plan/cells.cpp
     program/plan/config.cpp
     program/plan/options.cpp
+    program/plan/placements.cpp
     program/plan/report.cpp
     program/run/check.cpp
     program/run/check_keys.cpp

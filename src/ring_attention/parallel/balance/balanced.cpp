@@ -63,7 +63,7 @@ Balance balance_of(const Placement& placement, const Mask& mask) {
   const int ranks = placement.ranks();
   require_ranks(ranks);
   const Index chunk = balanced_chunk(placement.seq(), ranks), side = counted_side(chunk);
-  Balance balance;
+  Balance balance{.ranks = ranks};
   RingWork work(ranks);
   for (int rank = 0; rank < ranks; ++rank) {
     const TokenRanges queries = placement.ranges(rank);

@@ -37,6 +37,7 @@ inline constexpr int most_balanced_ranks = 2048;
 /// What the ranks of a ring compute with a placement, in tiles of 64 x 64 that Mask::coverage does not call none; in larger ones
 /// from 2^23 tokens on.
 struct Balance {
+  int ranks = 1;
   Index tiles = 0;  ///< of all ranks
   Index bound =
       0;  ///< no balanced deal goes below it: an equal share, or the tiles of the heaviest chunk if that is more
@@ -45,8 +46,8 @@ struct Balance {
   Index hops = 0;     ///< tokens of K,V times the hops that they make over the ring
   Index ranges = 0;   ///< of the shard that has the most
 
-  /// Tiles of a rank relative to an equal share of all; 1 where no tile is visible.
-  [[nodiscard]] double relative(Index of_a_rank, int ranks) const {
+  /// Some of these tiles of a rank relative to an equal share of all; 1 where no tile is visible.
+  [[nodiscard]] double relative(Index of_a_rank) const {
     return tiles > 0 ? static_cast<double>(of_a_rank) * ranks / static_cast<double>(tiles) : 1;
   }
 };
