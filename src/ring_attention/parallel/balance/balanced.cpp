@@ -53,7 +53,7 @@ Placement balanced(Index seq, int ranks, const Mask& mask, Index tile) {
   const Index chunk = balanced_chunk(seq, ranks, tile);
   const ChunkTiles chunks(mask, chunk_cuts(seq, chunk, tile, mask), counted_side(chunk));
   std::vector<TokenRanges> shards(static_cast<std::size_t>(ranks));
-  const RankOfChunk deal = best_deal(chunks, ranks, tile != 0 && mask.documents ? 2 * tile : 0);
+  const RankOfChunk deal = best_deal(chunks, ranks);
   for (Index i = 0; i < chunks.size(); ++i)
     shards[static_cast<std::size_t>(deal[static_cast<std::size_t>(i)])].push_back(chunks.tokens(i));
   return Placement(std::move(shards));

@@ -39,6 +39,8 @@ struct DealCost {
   Index busiest = 0;  ///< tiles of the rank that computes most
   Index hops = 0;     ///< tokens of K,V times their hops over the ring
   Index ranges = 0;   ///< runs of neighbouring chunks, of all ranks
+
+  friend bool operator==(const DealCost&, const DealCost&) = default;
 };
 
 /// The rank of each chunk.

@@ -146,13 +146,13 @@ const Found& shortest(const std::vector<Found>& found) {
                                    [](const Found& a, const Found& b) { return is_shorter(a.cost, b.cost); });
 }
 
-/// The tokens that a rank may have.
-Interval even_tokens(const ChunkTiles& chunks, int ranks, Index slack) {
+/// The tokens that a rank may have: those of the contiguous deal, from the fewest to the most.
+Interval even_tokens(const ChunkTiles& chunks, int ranks) {
   const Deal equal(chunks, contiguous(chunks.size(), ranks), ranks);
   Interval tokens{equal.tokens(0), equal.tokens(0)};
   for (int rank = 1; rank < ranks; ++rank)
     tokens = {std::min(tokens.begin, equal.tokens(rank)), std::max(tokens.end, equal.tokens(rank))};
-  return {tokens.begin - slack / 2, tokens.end + slack / 2};
+  return tokens;
 }
 
 /// Groups of `chunks_of_group` chunks, as many as each rank can have, and then one smaller group for each rank.
@@ -193,9 +193,9 @@ std::vector<RankOfChunk> known_deals(Index chunks, int ranks) {
           in_turns(chunks, ranks, true)};
 }
 
-RankOfChunk best_deal(const ChunkTiles& chunks, int ranks, Index slack, std::uint64_t seed) {
+RankOfChunk best_deal(const ChunkTiles& chunks, int ranks, std::uint64_t seed) {
   if (chunks.size() == 0) return {};
-  const Interval tokens = even_tokens(chunks, ranks, slack);
+  const Interval tokens = even_tokens(chunks, ranks);
   Search search(chunks, ranks, tokens, seed);
   std::vector<Found> found = search.known();
   const RankOfChunk best_known = shortest(found).rank_of;

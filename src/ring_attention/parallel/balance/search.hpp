@@ -14,9 +14,8 @@ namespace ring_attention {
 [[nodiscard]] std::vector<RankOfChunk> known_deals(Index chunks, int ranks);
 
 /// The best deal found: of those whose path is within 3 % of the shortest, one with the fewest bytes over the ring, and
-/// of these one with the fewest ranges. Only integers, so every process finds the same.
-/// \param slack  tokens by which two ranks may differ in addition to what they do in the contiguous deal
+/// of these one with the fewest ranges. The tokens of two ranks differ by no more than in the contiguous deal. Only integers, so every process finds the same.
 /// \param seed   of the swaps that it tries
-[[nodiscard]] RankOfChunk best_deal(const ChunkTiles& chunks, int ranks, Index slack, std::uint64_t seed = 0);
+[[nodiscard]] RankOfChunk best_deal(const ChunkTiles& chunks, int ranks, std::uint64_t seed = 0);
 
 }  // namespace ring_attention
