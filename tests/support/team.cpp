@@ -156,7 +156,9 @@ Traffic ring_kv(const Case& what, const Placements& tokens, const Ring& ring, In
 Traffic ring_gradients(const Placement& keys, Index token_bytes) {
   if (keys.ranks() == 1) return {};
   const Index all = 2 * keys.seq() * token_bytes;
-  return {std::min<Index>(keys.ranks(), keys.pieces()), all, all};
+  Index messages = 0;
+  for (int rank = 0; rank < keys.ranks(); ++rank) messages += keys.tokens(rank) > 0 ? 1 : 0;
+  return {messages, all, all};
 }
 
 /// The slices of one array between the ranks that share heads. \param back  from heads to tokens

@@ -6,7 +6,7 @@
 /// The sequence is cut into chunks, and a search deals them to the ranks. The deal depends on the mask, the length and the number
 /// of ranks alone, so all ranks find the same one without a message. The search begins with the placements of
 /// ring/placement.hpp in whole chunks, and swaps chunks. Among the deals found whose critical path is at most 3 % longer than the
-/// shortest, it takes one with the fewest bytes over the ring, and of these one with the fewest ranges.
+/// shortest, it takes one with the fewest bytes over the ring, of these one with the fewest ranges, and of these one with the shortest path.
 ///
 /// A shard has up to 64 ranges. A GPU takes two of them in a launch (cuda::max_ranges), so a step of a ring makes up to 32
 /// launches of a kernel, where a zigzag shard makes one.

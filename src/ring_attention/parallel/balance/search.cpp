@@ -13,7 +13,7 @@ bool is_shorter(const DealCost& a, const DealCost& b) {
   return std::tie(a.path, a.squares) < std::tie(b.path, b.squares);
 }
 bool is_cheaper(const DealCost& a, const DealCost& b) {
-  return std::tie(a.hops, a.ranges) < std::tie(b.hops, b.ranges);
+  return std::tie(a.hops, a.ranges, a.path) < std::tie(b.hops, b.ranges, b.path);
 }
 /// Adds the 3 % that a deal may cost more than the best.
 Index and_three_percent(Index tiles) { return tiles * 103 / 100; }
