@@ -23,8 +23,9 @@ struct PlacementChoice {
   [[nodiscard]] std::string name() const { return ring_attention::name(tokens.queries.kind()); }
 };
 
-/// Which rank of a ring holds which tokens. auto takes the first of contiguous and zigzag that takes at most 3 % longer than
-/// balanced and sends no more, and otherwise balanced; with queries and keys of different lengths it is contiguous.
+/// Which rank of a ring holds which tokens. auto takes the first of contiguous and zigzag that takes at most 3 %
+/// longer than balanced and sends no more, and otherwise balanced; with queries and keys of different lengths it is
+/// contiguous.
 /// \param word  one of placement_words()
 /// \throws InputError where there is no such placement
 [[nodiscard]] PlacementChoice choose_placement(const DeviceOptions& options, const std::string& word,

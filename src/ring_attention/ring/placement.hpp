@@ -36,7 +36,8 @@ class Placement {
   /// \throws Error when they do not ascend from 0
   Placement(PlacementKind kind, std::vector<Index> cuts, int ranks);
   /// A balanced placement: the ranges of each rank, in memory order.
-  /// \throws Error unless there is a rank, all ranges have stride 1 and together each token once, and those of a rank ascend
+  /// \throws Error unless there is a rank, all ranges have stride 1 and together each token once, and those of a rank
+  ///     ascend
   explicit Placement(std::vector<TokenRanges> shards);
 
   [[nodiscard]] PlacementKind kind() const { return kind_; }

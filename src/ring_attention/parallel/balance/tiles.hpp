@@ -14,8 +14,8 @@ namespace ring_attention {
 /// Tokens of a side of the tiles in which balance is counted, whatever tiles the kernels of a host have.
 inline constexpr Index balance_tile = 64;
 
-/// The tiles of `side` queries and `side` keys, each cut from the ranges' first tokens on, that hold a pair which the mask
-/// may leave: those that are not Coverage::none.
+/// The tiles of `side` queries and `side` keys, each cut from the ranges' first tokens on, that hold a pair which the
+/// mask may leave: those that are not Coverage::none.
 [[nodiscard]] Index visible_tiles(const Mask& mask, const TokenRange& queries, const TokenRange& keys,
                                   Index side = balance_tile);
 /// The same of all ranges of two shards.
