@@ -2,8 +2,8 @@
 // placements, runs the ring on each of them, and measures it.
 #include LESSON_IDEA
 
+#include "balanced.hpp"
 #include "common/problem.hpp"
-#include "documents.hpp"
 #include "timing.hpp"
 
 using namespace ring_attention;
@@ -125,6 +125,14 @@ int load_balance_lesson(int argc, char** argv, const Communicator& comm) {
 
   lesson.heading("Packed documents, 8 ranks, 8192 tokens: busiest rank / critical path, over ideal");
   show_documents(lesson, critical_path<Index>);
+
+  lesson.heading(
+      "Balanced: chunks of 64 tokens, dealt by a search. 4 ranks, 2048 tokens: the rank of each chunk");
+  show_deals(lesson);
+  lesson.heading(
+      "Balanced, 8 ranks, 8192 tokens: busiest rank / critical path, over an equal share, in tiles of 64 x "
+      "64");
+  show_balanced(lesson);
 
   lesson.heading(format("The agreement: %d tokens on %s, in natural order", static_cast<int>(seq),
                         counted(comm.size(), "rank").c_str()));

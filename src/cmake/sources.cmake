@@ -51,6 +51,10 @@ set(ring_sources
     ring_attention/ring/transports/odd_even.cpp
     ring_attention/ring/transports/overlapped.cpp)
 set(parallel_sources
+    ring_attention/parallel/balance/balanced.cpp
+    ring_attention/parallel/balance/deal.cpp
+    ring_attention/parallel/balance/search.cpp
+    ring_attention/parallel/balance/tiles.cpp
     ring_attention/parallel/collectives/all_to_all.cpp
     ring_attention/parallel/collectives/loopback_all_to_all.cpp
     ring_attention/parallel/collectives/mpi_all_to_all.cpp
@@ -160,9 +164,11 @@ set(program_parts_sources # what the tests use, too
     program/example/command.cpp
     program/output_directory.cpp
     program/partition_options.cpp
+    program/placement_choice.cpp
     program/plan/cells.cpp
     program/plan/config.cpp
     program/plan/options.cpp
+    program/plan/placements.cpp
     program/plan/report.cpp
     program/run/check.cpp
     program/run/check_keys.cpp

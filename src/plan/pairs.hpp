@@ -28,6 +28,7 @@ struct StepPairs {
   switch (kind) {
     case PlacementKind::contiguous: return {diagonal, c * c, 0};
     case PlacementKind::striped: return {diagonal, diagonal, below};  // i <= j decides at equal stripes
+    case PlacementKind::balanced:  // not exact: its search starts from zigzag, which is ideal under this mask
     case PlacementKind::zigzag: return {diagonal, c * c / 2, c * c / 2};
   }
   return {};

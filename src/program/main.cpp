@@ -18,6 +18,7 @@
 #include "program/example/command.hpp"
 #include "program/plan/cells.hpp"
 #include "program/plan/command.hpp"
+#include "program/plan/placements.hpp"
 #include "program/run/command.hpp"
 #include "ring_attention/mpi/collectives.hpp"
 
@@ -68,6 +69,8 @@ class Program {
     add(plan, "cells",
         "What each rank computes at each step, and which ranks wait: tables of a small problem, as JSON",
         declare_cells_options, on_rank_0(cells_command));
+    add(plan, "placements", "How well each placement of tokens balances a mask, and how much it sends",
+        declare_placements_options, on_rank_0(placements_command));
     add(words_, "decode", "A prompt, then its next tokens one by one against a sharded cache",
         declare_decode_options, decode_command);
     (void)words_.command("diagnose", "Find the mistake in the results of another ring");  // for --help

@@ -2,18 +2,33 @@
 
 #include <pybind11/stl.h>
 
+#include <variant>
+
 #include "python/job.hpp"
 #include "python/mpi_libraries.hpp"
 #include "python/scoring.hpp"
 #include "ring_attention/attention/exact/tiling.hpp"
+#include "ring_attention/core/counted.hpp"
+#include "ring_attention/parallel/balance/balanced.hpp"
 
 namespace ring_attention::python {
 namespace {
 
+/// The keyword `placement`: a word, or the value of balanced().
+using PlacementArgument = std::variant<std::string, Placement>;
+
 /// \param tile    0, or tokens of a tile: of which ranks then hold whole ones
 /// \param offset  of queries in the sequence of the documents
-Placement placement_of(PlacementKind kind, Index tokens, int ranks, Index tile,
+Placement placement_of(const PlacementArgument& argument, Index tokens, int ranks, Index tile,
                        const std::optional<std::vector<Index>>& documents, Index offset) {
+  if (const auto* const given = std::get_if<Placement>(&argument)) {
+    if (given->seq() != tokens || given->ranks() != ranks)
+      throw InputError("placement is over " + counted(given->ranks(), "rank") + " and of " +
+                       counted(given->seq(), "token") + " where " + std::to_string(ranks) + " and " +
+                       std::to_string(tokens) + " are due: call balanced() for them");
+    return *given;
+  }
+  const PlacementKind kind = placement_kind_named(std::get<std::string>(argument));
   if (tile == 0) return {kind, tokens, ranks};
   const auto packed = documents ? std::make_shared<const Documents>(*documents) : nullptr;
   return {kind, Tiling(tile, packed, offset).cuts(tokens), ranks};
@@ -22,7 +37,7 @@ Placement placement_of(PlacementKind kind, Index tokens, int ranks, Index tile,
 /// \param transport  of arrays of the host ("overlapped", "odd-even") or of a GPU
 /// \param timeout    of a GPU's messages
 Division make_division(const std::shared_ptr<Caller>& caller, Index queries, Index keys,
-                       const std::string& placement, const std::string& parallel, int ulysses,
+                       const PlacementArgument& placement, const std::string& parallel, int ulysses,
                        const std::string& transport, int threads, double timeout,
                        const ScoringArguments& arguments, bool sum_numbers) {
   Options options;
@@ -37,24 +52,48 @@ Division make_division(const std::shared_ptr<Caller>& caller, Index queries, Ind
   options.same_bits = arguments.same_bits;
   options.observers = caller->observers();
   const RankGrid grid = rank_grid(options.partition, ulysses, caller->rank(), caller->size());
-  const PlacementKind kind = placement_kind_named(placement);
   const Index offset = arguments.q_offset.value_or(keys - queries);
   return {caller,
-          {placement_of(kind, queries, grid.ring.size, arguments.same_bits, arguments.documents, offset),
-           placement_of(kind, keys, grid.ring.size, arguments.same_bits, arguments.documents, 0)},
+          {placement_of(placement, queries, grid.ring.size, arguments.same_bits, arguments.documents, offset),
+           placement_of(placement, keys, grid.ring.size, arguments.same_bits, arguments.documents, 0)},
           options};
 }
 
 /// (begin, stride, count) of each range of positions that `rank` of some ranks holds of a sequence.
 std::vector<std::tuple<Index, Index, Index>> token_ranges(
-    const Caller& ranks, Index seq, const std::string& placement, const std::string& parallel, int ulysses,
-    int rank, Index tile, const std::optional<std::vector<Index>>& documents, Index offset) {
+    const Caller& ranks, Index seq, const PlacementArgument& placement, const std::string& parallel,
+    int ulysses, int rank, Index tile, const std::optional<std::vector<Index>>& documents, Index offset) {
   const RankGrid grid = rank_grid(partition_named(parallel), ulysses, rank, ranks.size());
   std::vector<std::tuple<Index, Index, Index>> ranges;
-  for (const TokenRange& range : grid.slice(
-           placement_of(placement_kind_named(placement), seq, grid.ring.size, tile, documents, offset)))
+  for (const TokenRange& range :
+       grid.slice(placement_of(placement, seq, grid.ring.size, tile, documents, offset)))
     ranges.emplace_back(range.begin, range.stride, range.count);
   return ranges;
+}
+
+/// A placement that balances the mask of a call, of `seq` queries and as many keys.
+Placement balanced_for(Index seq, int ranks, const ScoringArguments& arguments) {
+  if (!within(seq, 0, largest_position) || ranks < 1)
+    throw InputError("balanced: seq is at least 0, and ranks at least 1");
+  return balanced(seq, ranks, scoring_of(arguments, {1, 1, seq, 1}, seq, seq).mask, arguments.same_bits);
+}
+
+void bind_placement(py::module_& module) {
+  py::class_<Placement>(module, "Placement")
+      .def(py::init([](const std::vector<std::vector<std::pair<Index, Index>>>& shards) {
+        std::vector<TokenRanges> ranges(shards.size());
+        for (std::size_t rank = 0; rank < shards.size(); ++rank)
+          for (const auto& [begin, end] : shards[rank]) ranges[rank].push_back({begin, 1, end - begin});
+        return Placement(std::move(ranges));
+      }))
+      .def_property_readonly("seq", &Placement::seq)
+      .def_property_readonly("ranks", &Placement::ranks)
+      .def("ranges", [](const Placement& self, int rank) {
+        std::vector<std::pair<Index, Index>> ranges;
+        for (const TokenRange& range : self.ranges(rank)) ranges.emplace_back(range.begin, range.end());
+        return ranges;
+      });
+  module.def("balanced", &balanced_for, py::call_guard<py::gil_scoped_release>());
 }
 
 /// May query i see key j? [1, 1, queries, keys]; None when each sees all.
@@ -250,6 +289,7 @@ void bind_ranks(py::module_& module) {
       .def("trace", &Caller::trace)
       .def("end_trace", &Caller::end_trace)
       .def("drop_trace", &Caller::drop_trace);
+  bind_placement(module);
   bind_calls_of(py::class_<MpiCaller, Caller, std::shared_ptr<MpiCaller>>(module, "Ranks"));
   py::class_<GroupCaller, Caller, std::shared_ptr<GroupCaller>>(module, "Group")
       .def(py::init<const py::object&>())

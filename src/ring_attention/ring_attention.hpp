@@ -53,6 +53,7 @@
 #include "ring_attention/core/bf16.hpp"
 #include "ring_attention/cpu/isa.hpp"
 #include "ring_attention/mpi/agreement.hpp"
+#include "ring_attention/parallel/balance/balanced.hpp"
 #include "ring_attention/parallel/mpi_links.hpp"
 #include "ring_attention/parallel/observer.hpp"
 #include "ring_attention/parallel/partition.hpp"

@@ -286,6 +286,28 @@ TEST(Disagreement, OnThePlacementAndTheTransport) {
                       "queries 14 contiguous");
   expect_disagreement([&](auto& a) { moved(a, placed(13), placed(17, PlacementKind::striped)); },
                       "keys 17 contiguous", "keys 17 striped");
+  // Of balanced placements, ranges that another search finds.
+  const int ranks = placed(0).ranks();
+  const auto dealt = [&](Index seq, int first) {
+    std::vector<TokenRanges> shards(static_cast<std::size_t>(ranks));
+    shards[static_cast<std::size_t>(first)].push_back({0, 1, 2});
+    shards.back().push_back({2, 1, seq - 2});
+    return Placement(std::move(shards));
+  };
+  const auto hash = [](const Placement& placement) {
+    return "queries in ranges of hash " + std::to_string(placement.hash());
+  };
+  if (ranks > 1) {
+    const auto of_rank = [&](Arguments<float>& a) {
+      const Placement queries = dealt(13, rank_of_world() == 0 ? 0 : ranks - 1);
+      moved(a, queries, placed(17));
+    };
+    Arguments<float> arguments;
+    of_rank(arguments);
+    EXPECT_EQ(agreed_message([&] { arguments.forward(); }), "the ranks disagree: rank 0 has " +
+                                                                hash(dealt(13, 0)) + ", rank 1 has " +
+                                                                hash(dealt(13, ranks - 1)));
+  }
   expect_disagreement([](auto& a) { a.options.transport = TransportKind::odd_even; }, "transport overlapped",
                       "transport odd-even");
 }

@@ -73,6 +73,11 @@ class Bench(harness.CommandTest):
         self.assertEqual(self.bench(2, "--seq", 64)["transport"], "overlapped")
         self.assertEqual(self.bench(2, "--seq", 64, "--transport", "odd-even")["transport"], "odd-even")
 
+    def test_one_placement(self):
+        report = self.bench(2, "--seq", 256, "--causal", "--placement", "balanced")
+        self.assertEqual([row["placement"] for row in report["placements"]], ["balanced"])
+        self.assert_refused(self.run_ranks(2, "bench", "--parallel", "ulysses", "--placement", "striped"), "--placement", "--parallel ring")
+
     def test_text(self):
         out = self.run_well(2, "bench", "--seq", "64", "--repetitions", "1").out
         for word in ("on 2 ranks", "beta", "c*", "overlapped", "x model", "Medians of 1"):

@@ -41,6 +41,43 @@ class ParallelTest(harness.CommandTest):
                 self.assertEqual(ring[name], self.arrays[name], name)
         return report
 
+    # ---- balanced placements
+
+    def test_balanced_documents_in_every_partition(self):
+        """Many ranges a shard, against the dense reference; the files do not depend on the ranks' order of tokens."""
+        npy.write(self.path("cu.npy"), (5,), [0, 100, 450, 640, 700], "<i8")
+        common = ("run", "--random", "1,4,700,8", "--backward", "--check", "--json", "--causal", "--documents", "cu.npy")
+        for ranks, *words in harness.first(4, (3,), (4, "--parallel", "hybrid", "--ulysses", "2"), (5, "--parallel", "all-gather"),
+                                           (2, "--same-bits", "--tile", "16"), (3, "--transport", "odd-even")):
+            report = json.loads(self.run_well(ranks, *common, "--placement", "balanced", *words).out)
+            self.assertEqual((report["ok"], report["placement"]), (True, "balanced"))
+            balance, rings = report["balance"], ranks // report["ulysses"]
+            self.assertLessEqual(balance["tiles"] / rings, balance["bound"])
+            self.assertLessEqual(balance["bound"], balance["busiest"])
+            self.assertLessEqual(balance["busiest"], balance["path"])
+            tokens = [rank["tokens"] for rank in report["per_rank"]]
+            self.assertEqual(sum(tokens), 700)
+            if not words:
+                self.assertLessEqual(max(tokens) - min(tokens), 64)
+
+    def test_the_balance_that_is_expected(self):
+        words = ("run", "--random", "1,1,2048,8", "--causal", "--placement")
+        for ranks, placement, chosen in ((4, "auto", "zigzag"), (1, "auto", "contiguous"), (2, "balanced", "balanced")):
+            out = self.run_well(ranks, *words, placement, "--check").out
+            self.assertIn(f"  ring    {chosen} placement", out)
+            self.assertRegex(out, r"\n  balance busiest rank \d\.\d\d, critical path \d\.\d\d of an equal share, and "
+                                  r"no deal is below 1\.\d\d; at most \d+ ranges? a rank\n")
+        self.assertNotIn("  balance ", self.run_well(2, *words, "zigzag", "--check").out)
+
+    def test_balanced_is_of_one_sequence(self):
+        self.write_problem((1, 2, 20, 8), (1, 2, 30, 8))
+        files = ("run", *FILES, "--check", "--placement")
+        self.assert_refused(self.run_ranks(2, *files, "balanced"), "--placement balanced needs as many queries as keys", "20", "30")
+        self.assertIn("contiguous placement", self.run_well(2, *files, "auto").out)
+        self.assert_refused(self.run_ranks(2, "run", "--random", "1,2,64,8", "--parallel", "ulysses", "--placement", "balanced",
+                                           "--check"), "--placement", "--parallel ring")
+        self.assert_refused(self.run_ranks(1, "decode", "--random", "1,2,64,8", "--placement", "balanced"), "--placement", "balanced")
+
     # ---- what it writes
 
     def test_fewer_tokens_than_ranks_with_and_without_a_bias(self):

@@ -6,6 +6,7 @@ import resource
 import tempfile
 
 import harness
+import npy
 
 
 class Plan(harness.CommandTest):
@@ -123,6 +124,27 @@ class Plan(harness.CommandTest):
                 self.assertEqual([rank["bytes"] for rank in play["per_rank"]],
                                  [rank["bytes_sent"] for rank in report["per_rank"]])
         self.assert_refused(self.run_ranks(1, "plan", "cells", "--ranks", "3", launcher=False), "--ranks 3", "8 heads")
+
+    def test_placements(self):
+        """A short window is contiguous; documents are within 8 % of the bound, and no worse than the others."""
+        npy.write(self.path("cu.npy"), (5,), [0, 4915, 8192, 14745, 16384], "<i8")
+        for words in (("--causal", "--documents", "cu.npy"), ("--window", "511,0"), ("--causal",)):
+            json_words = ("plan", "placements", "--json", *words)
+            report = json.loads(self.run_well(1, *json_words, launcher=False).out)
+            rows = report["placements"]
+            self.assertEqual(sorted(rows), ["balanced", "contiguous", "striped", "zigzag"])
+            self.assertLessEqual(rows["balanced"]["path"], 1.08 * report["bound"])
+            for row in rows.values():
+                self.assertLessEqual(row["busiest"], row["path"])
+                self.assertLessEqual(rows["balanced"]["path"], 1.03 * row["path"] + 1e-9)
+            if "511,0" in words:
+                self.assertEqual(rows["balanced"], rows["contiguous"])
+        out = self.run_well(1, "plan", "placements", "--seq", "1000", "--ranks", "3", launcher=False).out
+        self.assertRegex(out, r"balanced: chunks of 64 tokens, found in .*; no deal of them is below 1\.\d\d\n")
+        self.assertEqual(self.run_well(1, "plan", "placements", "--seq", "1", "--ranks", "2048", launcher=False).err, "")
+        self.assert_refused(self.run_ranks(1, "plan", "placements", "--ranks", "2049", launcher=False), "--ranks", "2048")
+        self.assert_refused(self.run_ranks(1, "plan", "placements", "--documents", "cu.npy", "--seq", "9", launcher=False),
+                            "cu.npy", "9, the number of keys")
 
     def test_under_mpirun_it_is_printed_once(self):
         self.assertEqual(self.run_well(3, "plan").out.count("Why this mesh"), 1)

@@ -48,7 +48,7 @@ inline std::vector<NamedCase> named_cases() {
                 .dim = 5,
                 .scoring = named.scoring,
                 .block = blocks[turn % 3],
-                .kind = placement_kinds.begin()[turn / 2 % 3],
+                .kind = placements_of_teams.begin()[turn / 2 % placements_of_teams.size()],
                 .every_hop = turn % 4 != 0,
                 .value_dim = value_dims[turn % 7]};
       add_terms(what, turn++);
@@ -89,6 +89,7 @@ inline Case random_problem(Dice& dice, Index index) {
   Case what = random_case(dice, index, 4);
   what.kv_heads = dice.between(1, 4);
   what.group = dice.between(1, 3);
+  if (dice.one_in(4)) what.kind = PlacementKind::balanced;
   if (what.scoring.has_alibi()) what.scoring.alibi_slopes = alibi_slopes(what.q().heads);
   if (what.scoring.mask.right != 0 && dice.one_in(3)) what.scoring.mask.right = dice.between(0, what.keys);
   if (dice.one_in(3)) {

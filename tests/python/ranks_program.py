@@ -104,6 +104,56 @@ def same_bits():
         check("arrays of float" in str(error), error)
 
 
+def balanced():
+    """A placement for one mask: dense results in every partition, scatter and gather, and an error where it does not fit."""
+    rng = np.random.default_rng(8)
+    seq = 700
+    arrays = [rng.standard_normal((1, heads, seq, 8)) for heads in (4, 2, 2, 4)]
+    for words in ({"causal": True, "documents": [0, 100, 450, 640, seq]}, {"window": (90, 20)}):
+        for parallel, ulysses in (("ring", 1), ("all-gather", 1), *[("hybrid", ra.size())] * (4 % ra.size() == 0)):
+            place = ra.balanced(seq, ulysses=ulysses, **words)
+            check((place.seq, place.ranks) == (seq, ra.size() // ulysses), place)
+            run_case(arrays, words, {"placement": place, "parallel": parallel, "ulysses": ulysses}, threads=1)
+        place = ra.balanced(seq, **words)
+        held_by = [ra.positions(seq, placement=place, rank=rank) for rank in range(ra.size())]
+        check(np.array_equal(np.sort(np.concatenate(held_by)), np.arange(seq)), "each token is on one rank")
+        check(max(map(len, held_by)) - min(map(len, held_by)) <= 64, "equal tokens within a chunk")
+        spans = [np.arange(begin, end) for begin, end in place.ranges(ra.rank())]
+        check(np.array_equal(np.concatenate(spans or [np.arange(0)]), held_by[ra.rank()]), "ranges")
+        part = ra.scatter(arrays[0] if ra.rank() == 0 else None, placement=place)
+        check(np.array_equal(part, arrays[0].take(held_by[ra.rank()], 2)), "scatter")
+        whole = ra.gather(part, seq=seq, placement=place)
+        check(ra.rank() != 0 or np.array_equal(whole, arrays[0]), "gather")
+    q, k, v = (array.astype(np.float32) for array in arrays[:3])
+    words = {"causal": True, "documents": [0, 100, 450, 640, seq], "same_bits": 16}
+    place = ra.balanced(seq, **words)
+    own = ra.positions(seq, placement=place)
+    got = ra.ring_attention(*(array.take(own, 2) for array in (q, k, v)), seq=seq, placement=place, **words)
+    check(got.out.tobytes() == ra.attention(q, k, v, **words).out.take(own, 2).tobytes(), "the same bits")
+    if ra.size() == 1:
+        return
+    last = ra.rank() == ra.size() - 1
+    order = [[] for _ in range(ra.size())]
+    order[0], order[1] = ([(0, 300), (300, 350)], [(350, 700)]) if last else ([(0, 350)], [(350, 700)])
+    same = ra._core.Placement(order)  # other ranges, the same tokens
+    own = ra.positions(seq, placement=same)
+    one = ra.ring_attention(*(array.take(own, 2) for array in arrays[:3]), seq=seq, placement=same)
+    check(one.out.shape[2] == len(own), "ranges that continue are one")
+    for problem, here in (
+        ("ranges of hash", ra._core.Placement([[(0, 700)], *[[]] * (ra.size() - 1)] if last else order)),
+        ("placement is over 1 rank and of 700 tokens where", ra.balanced(seq, 1)),
+        ("of 699 tokens where", ra.balanced(699)),
+        ("give the value of balanced()", "balanced"),
+    ):
+        try:
+            length = len(ra.positions(seq, placement=here)) if "hash" in problem else 5
+            spoilt = [np.ones((1, 1, length, 4))] * 3
+            ra.ring_attention(*spoilt, seq=seq, placement=here)
+            check(False, "no error:", problem)
+        except ra.AgreedError as error:
+            check(problem in str(error), problem, "is not in:", error)
+
+
 def kernels():
     """The kernel of a user in the ring."""
     calls = []

@@ -31,6 +31,10 @@ class Ranks(unittest.TestCase):
         self.assertLess(time.monotonic() - begin, 20)
         return done.stderr
 
+    def test_balanced_placements(self):
+        for ranks in (1, 2, 3):
+            self.well(ranks, "balanced")
+
     def test_values_kernels_errors_and_memory(self):
         """Errors are the same on all ranks; 1000 calls need no further memory."""
         self.well(1, "values", "kernels", "errors")

@@ -44,6 +44,18 @@ heads[2] = torch.nn.functional.pad(heads[2], (0, 3))  # PyTorch's kernel takes e
 foreign, _ = ring_attention(*heads, seq=SEQ, causal=True, sink=sink, kernel=reference.torch_kernel)
 check(foreign[..., :5], out[:, :, mine])
 
+documents = [0, 90, 300]
+longer = [torch.from_numpy(rng.standard_normal((1, 2, 300, 8))).requires_grad_() for _ in range(3)]
+due = torch.autograd.grad(attention(*longer, causal=True, documents=documents)[0].square().sum(), longer)
+placement = ra.balanced(300, causal=True, documents=documents)
+mine = torch.from_numpy(ra.positions(300, placement=placement))
+shards = [tensor.detach()[:, :, mine].requires_grad_() for tensor in longer]
+got, _ = ring_attention(*shards, seq=300, causal=True, documents=documents, placement=placement)
+del placement  # its ranges are in the operator's arguments
+for one, other in zip(torch.autograd.grad(got.square().sum(), shards), due):
+    if one.numel():
+        check(one, other[:, :, mine])
+
 words = {name: torch.randn(2, len(ra.positions(1000)), 8, requires_grad=True) for name in ("q_shard", "k_shard", "v_shard")}
 exec("\n".join(lines_for_torch()), words)  # README.md
 if not all(torch.isfinite(words[name].grad).all() for name in ("q_shard", "k_shard", "v_shard")):

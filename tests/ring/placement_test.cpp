@@ -87,7 +87,47 @@ TEST(Placement, OfOneRankIsOneRange) {
     EXPECT_EQ(Placement(kind, 9, 1).ranges(0), (TokenRanges{{0, 1, 9}}));
 }
 
+TEST(Placement, OfRangesByHand) {
+  const Placement placement({{{0, 1, 2}, {6, 1, 2}, {8, 1, 1}}, {}, {{2, 1, 4}}});
+  EXPECT_EQ(placement.kind(), PlacementKind::balanced);
+  EXPECT_EQ(placement.seq(), 9);
+  EXPECT_EQ(placement.ranks(), 3);
+  EXPECT_EQ(placement.ranges(0), (TokenRanges{{0, 1, 2}, {6, 1, 3}})) << "neighbours are one run";
+  EXPECT_EQ(placement.ranges(1), TokenRanges{});
+  EXPECT_EQ(placement.ranges(2), (TokenRanges{{2, 1, 4}}));
+  EXPECT_EQ(placement.max_tokens(), 5);
+  EXPECT_EQ(Placement(std::vector<TokenRanges>(2)).seq(), 0);
+}
+
+TEST(Placement, OfRangesHasEachTokenOnce) {
+  const auto refused = [](std::vector<TokenRanges> shards) {
+    EXPECT_THROW((void)Placement(std::move(shards)), Error);
+  };
+  refused({});
+  refused({{{0, 1, 2}}, {{3, 1, 2}}});             // token 2 is on no rank
+  refused({{{0, 1, 2}}, {{1, 1, 2}}});             // token 1 on two
+  refused({{{1, 1, 2}}, {{3, 1, 2}}});             // token 0 on none
+  refused({{{2, 1, 2}, {0, 1, 2}}, {{4, 1, 1}}});  // not ascending
+  refused({{{0, 2, 2}}, {{1, 2, 2}}});             // strides
+  refused({{{0, 1, 2}, {2, 1, 0}}});               // an empty range
+  refused({{{0, 1, 2}}, {{2, 1, -1}}});
+  refused({{{0, 1, largest_position}, {largest_position, 1, 1}}});
+}
+
+TEST(Placement, TheHashTellsRangesApart) {
+  const std::vector<TokenRanges> shards{{{0, 1, 2}, {4, 1, 2}}, {{2, 1, 2}, {6, 1, 1}}};
+  const std::uint64_t hash = Placement(shards).hash();
+  EXPECT_EQ(Placement({{{0, 1, 1}, {1, 1, 1}, {4, 1, 2}}, {{2, 1, 2}, {6, 1, 1}}}).hash(), hash)
+      << "the same tokens";
+  EXPECT_NE(Placement({shards[1], shards[0]}).hash(), hash);
+  EXPECT_NE(Placement({{{0, 1, 2}, {4, 1, 3}}, {{2, 1, 2}}}).hash(), hash);
+  EXPECT_NE(Placement({{{0, 1, 2}, {4, 1, 2}}, {{2, 1, 2}}, {{6, 1, 1}}}).hash(), hash);
+  EXPECT_EQ(Placement(PlacementKind::zigzag, 7, 2).hash(), 0);
+}
+
 TEST(Placement, KindsHaveNames) {
+  EXPECT_EQ(placement_kind_named("balanced"), PlacementKind::balanced);
+  EXPECT_EQ(name(PlacementKind::balanced), "balanced");
   for (const PlacementKind kind : placement_kinds) EXPECT_EQ(placement_kind_named(name(kind)), kind);
   EXPECT_EQ(placement_kind_named("contiguous"), PlacementKind::contiguous);
   EXPECT_EQ(placement_kind_named("striped"), PlacementKind::striped);
@@ -132,6 +172,7 @@ TEST(Placement, LongSequencesDoNotOverflow) {
 TEST(Placement, RefusesWhatIsNoRing) {
   EXPECT_THROW(Placement(PlacementKind::contiguous, 4, 0), Error);
   EXPECT_THROW(Placement(PlacementKind::contiguous, -1, 2), Error);
+  EXPECT_THROW(Placement(PlacementKind::balanced, 4, 2), Error);
   const Placement placement(PlacementKind::contiguous, 4, 2);
   EXPECT_THROW((void)placement.ranges(2), Error);
   EXPECT_THROW((void)placement.ranges(-1), Error);

@@ -20,6 +20,10 @@ namespace ring_attention::test {
 constexpr std::initializer_list<PlacementKind> placement_kinds{PlacementKind::contiguous,
                                                                PlacementKind::striped, PlacementKind::zigzag};
 
+/// Those, and ranges that a Team deals to its ranks.
+constexpr std::initializer_list<PlacementKind> placements_of_teams{
+    PlacementKind::contiguous, PlacementKind::striped, PlacementKind::zigzag, PlacementKind::balanced};
+
 /// What is computed. Queries and keys may differ in number.
 struct Case {
   Index batch = 1;

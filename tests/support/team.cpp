@@ -4,16 +4,32 @@
 #include <functional>
 
 #include "ring_attention/attention/exact/tiling.hpp"
+#include "ring_attention/core/mix.hpp"
 #include "ring_attention/parallel/heads.hpp"
 #include "ring_attention/ring/kv_hops.hpp"
 
 namespace ring_attention::test {
 
+namespace {
+
+/// Pieces dealt by a hash: shards of many ranges and of different lengths, also without tokens.
+Placement dealt(const std::vector<Index>& cuts, int ranks) {
+  std::vector<TokenRanges> shards(static_cast<std::size_t>(ranks));
+  for (std::size_t piece = 0; piece + 1 < cuts.size(); ++piece)
+    shards[mix(piece + cuts.size()) % shards.size()].push_back(
+        {cuts[piece], 1, cuts[piece + 1] - cuts[piece]});
+  return Placement(std::move(shards));
+}
+
+}  // namespace
+
 Placements Team::tokens(const Case& what) const {
   const Mask& mask = what.scoring.mask;
   const auto placed = [&](Index seq, Index offset) {
-    if (tile == 0) return Placement(what.kind, seq, rings);
-    return Placement(what.kind, Tiling(tile, mask.documents, offset).cuts(seq), rings);
+    const bool balanced = what.kind == PlacementKind::balanced;
+    if (tile == 0 && !balanced) return Placement(what.kind, seq, rings);
+    const Tiling tiling = tile == 0 ? Tiling(3) : Tiling(tile, mask.documents, offset);
+    return balanced ? dealt(tiling.cuts(seq), rings) : Placement(what.kind, tiling.cuts(seq), rings);
   };
   return {placed(what.queries, mask.offset), placed(what.keys, 0)};
 }
@@ -140,7 +156,9 @@ Traffic ring_kv(const Case& what, const Placements& tokens, const Ring& ring, In
 Traffic ring_gradients(const Placement& keys, Index token_bytes) {
   if (keys.ranks() == 1) return {};
   const Index all = keys.seq() * token_bytes;
-  return {std::min<Index>(keys.ranks(), keys.pieces()), all, all};
+  Index messages = 0;
+  for (int rank = 0; rank < keys.ranks(); ++rank) messages += keys.tokens(rank) > 0 ? 1 : 0;
+  return {messages, all, all};
 }
 
 /// The slices of one array between the ranks that share heads. \param back  from heads to tokens

@@ -12,6 +12,7 @@
 #include "program/bench/parts.hpp"
 #include "program/bench/report.hpp"
 #include "program/host_memory.hpp"
+#include "program/placement_choice.hpp"
 #include "ring_attention/core/median.hpp"
 #include "ring_attention/core/random.hpp"
 #include "ring_attention/mpi/collectives.hpp"
@@ -243,16 +244,19 @@ BenchReport measure(const Communicator& comm, const BenchOptions& options, Activ
   const int ranks = grid.ring.size;
   Scoring scoring{1 / std::sqrt(static_cast<double>(options.dim))};
   if (options.causal) scoring.mask = Mask::causal();
-  const auto shared = [&](PlacementKind kind) {
-    return SharedAttention{grid,
-                           options.partition() == Partition::all_gather,
-                           placements_of(options, kind, options.seq, options.seq, ranks, scoring.mask),
-                           options.q(),
-                           options.kv(),
-                           scoring,
-                           true};
+  const auto shared = [&](const std::string& placement) {
+    return SharedAttention{
+        grid,
+        options.partition() == Partition::all_gather,
+        agreed_placement(comm, options, placement, options.seq, options.seq, ranks, scoring.mask).tokens,
+        options.q(),
+        options.kv(),
+        scoring,
+        true};
   };
-  Workload work{shared(PlacementKind::contiguous), options.backward};
+  std::vector<std::string> placements{options.placement};
+  if (options.placement == "compare") placements = {"contiguous", "zigzag"};
+  Workload work{shared(placements.front()), options.backward};
   const Index q_values = computed_queries(work.shared).size(), kv_values = computed_keys(work.shared).size();
   work.extra_elements = 2 * kv_values;                                         // K,V as the rank holds them
   if (grid.ulysses.size > 1) work.extra_elements += q_values + 2 * kv_values;  // and as it computes with them
@@ -263,9 +267,9 @@ BenchReport measure(const Communicator& comm, const BenchOptions& options, Activ
   report.ranks = comm.size();
   report.ulysses = grid.ulysses.size;
   report.backend = backend.description;
-  for (const PlacementKind kind : {PlacementKind::contiguous, PlacementKind::zigzag}) {
-    if (kind == PlacementKind::zigzag && (!options.causal || ranks == 1)) continue;  // the same work
-    PlacementBench bench(backend, comm, options, shared(kind));
+  if (placements.size() > 1 && (!options.causal || ranks == 1)) placements.pop_back();  // the same work
+  for (const std::string& placement : placements) {
+    PlacementBench bench(backend, comm, options, shared(placement));
     report.element_bytes = bench.element_bytes;
     if (options.partition() != Partition::all_gather) report.hop_bytes = bench.hop_bytes();
     report.placements.push_back(bench.measure_forward());

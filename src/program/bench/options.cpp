@@ -1,5 +1,6 @@
 #include "program/bench/options.hpp"
 
+#include "program/placement_choice.hpp"
 #include "ring_attention/core/error.hpp"
 
 namespace ring_attention {
@@ -46,6 +47,10 @@ void declare_bench_options(CommandLine& command, BenchOptions& options) {
   declare_trace_options(command, options);
   command.section("Ranks");
   declare_partition_options(command, options);
+  std::vector<std::string> placements = placement_words();
+  placements.insert(placements.begin(), options.placement);
+  command.choice("--placement", options.placement, placements,
+                 "What to measure; compare: contiguous, and with --causal zigzag; otherwise as run");
   declare_device_options(command, options, {"float32", "float64", "bf16", "fp16"});
   command.option(
       "--backward-kernel", options.backward_kernel,
@@ -60,6 +65,8 @@ void declare_bench_options(CommandLine& command, BenchOptions& options) {
 void validate(const BenchOptions& options) {
   validate_device(options);
   validate_partition(options, options.transport);
+  if (options.placement != BenchOptions{}.placement && options.parallel == name(Partition::ulysses))
+    throw InputError("--placement goes with --parallel ring, hybrid or all-gather");
   if (options.backward_kernel != DeviceOptions{}.backward_kernel && !options.backward)
     throw InputError("--backward-kernel goes with --backward");
   if (options.dtype == "float64" && options.same_bits)

@@ -15,6 +15,7 @@ struct BenchOptions : DeviceOptions, PartitionOptions, TraceOptions {
   Index kv_heads = 0;  ///< 0: as many as heads
   bool causal = false;
   bool backward = false;
+  std::string placement = "compare";  ///< or one to measure
   Index repetitions = 5;
   bool json = false;
 

@@ -44,7 +44,10 @@ int run_traced(const Communicator& comm, const RunOptions& given, Activity& acti
     if (options.same_bits && options.wants_gradients())
       require_exact_term_gradients(input.terms(), input.q(), grid);
   });
-  const RunContext context(comm, options, input, activity, trace, grid);
+  const PlacementChoice placement = agreed_placement(comm, options, options.placement, input.q().seq,
+                                                     input.kv().seq, grid.ring.size, input.scoring().mask);
+  options.placement = placement.name();
+  const RunContext context(comm, options, input, activity, trace, grid, placement);
   if (options.device == "cuda") return run_on_gpus(context);
   if (input.is_double()) return run_on(context, cpu_backend<double>);
   if (options.kv_dtype == "bf16") return run_on(context, cpu_backend<float, Bf16>);

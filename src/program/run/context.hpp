@@ -3,6 +3,7 @@
 #pragma once
 
 #include "program/backend.hpp"
+#include "program/placement_choice.hpp"
 #include "program/run/check.hpp"
 #include "program/run/input.hpp"
 #include "program/trace/trace.hpp"
@@ -16,20 +17,21 @@ struct RunContext {
   const RunOptions& options;
   const RunInput& input;
   Activity& activity;
-  Trace* trace;  ///< null: none
+  Trace* trace;                    ///< null: none
+  std::optional<Balance> balance;  ///< that is expected of a balanced placement
   SharedAttention shared;
 
   RunContext(const Communicator& of, const RunOptions& given, const RunInput& arrays, Activity& watched,
-             Trace* written, const RankGrid& grid)
+             Trace* written, const RankGrid& grid, const PlacementChoice& placement)
       : comm(of),
         options(given),
         input(arrays),
         activity(watched),
         trace(written),
+        balance(placement.balance),
         shared{grid,
                given.partition() == Partition::all_gather,
-               placements_of(given, placement_kind_named(given.placement), arrays.q().seq, arrays.kv().seq,
-                             grid.ring.size, arrays.scoring().mask),
+               placement.tokens,
                arrays.q(),
                arrays.kv(),
                arrays.scoring(),

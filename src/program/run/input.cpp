@@ -127,6 +127,18 @@ void RunInput::open_bias(const Communicator& comm, const RunOptions& options) {
   terms_.bias = bias.shape();
 }
 
+std::vector<Index> read_documents(const std::string& file, Index keys) {
+  std::vector<Index> boundaries = read_npy_integers(file);
+  const bool good = !boundaries.empty() && boundaries.front() == 0 && boundaries.back() == keys &&
+                    std::is_sorted(boundaries.begin(), boundaries.end());
+  if (!good)
+    throw InputError(file,
+                     "the boundaries of documents start with 0, never decrease, and end with " +
+                         std::to_string(keys) + ", the number of keys",
+                     "save them with np.cumsum of the lengths, 0 in front");
+  return boundaries;
+}
+
 void RunInput::prepare_scoring(const Communicator& comm, const RunOptions& options) {
   scoring_ = options.scoring;
   scoring_.scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(q_.dim)));
@@ -143,15 +155,7 @@ void RunInput::prepare_scoring(const Communicator& comm, const RunOptions& optio
   if (options.documents.empty()) return;
   std::vector<Index> boundaries;
   agree(comm, [&] {
-    if (comm.rank() != 0) return;
-    boundaries = read_npy_integers(options.documents);
-    const bool good = !boundaries.empty() && boundaries.front() == 0 && boundaries.back() == kv_.seq &&
-                      std::is_sorted(boundaries.begin(), boundaries.end());
-    if (!good)
-      throw InputError(options.documents,
-                       "the boundaries of documents start with 0, never decrease, and end with " +
-                           std::to_string(kv_.seq) + ", the number of keys",
-                       "save them with np.cumsum of the lengths, 0 in front");
+    if (comm.rank() == 0) boundaries = read_documents(options.documents, kv_.seq);
   });
   broadcast(comm, boundaries);
   scoring_.mask.documents = std::make_shared<const Documents>(boundaries);

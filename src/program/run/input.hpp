@@ -86,4 +86,8 @@ class RunInput {
   std::array<std::optional<NpyReader>, 5> readers_;              // empty with --random, except of the bias
 };
 
+/// The boundaries of documents in a file, as --documents names it. \param keys  where the last one ends
+/// \throws InputError
+[[nodiscard]] std::vector<Index> read_documents(const std::string& file, Index keys);
+
 }  // namespace ring_attention

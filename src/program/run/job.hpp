@@ -25,6 +25,7 @@ class RunJob {
         files_(context.comm, context.options, context.input, context.activity, report_) {
     report_.backend = backend_.description;
     report_.ulysses = run_.grid().ulysses.size;
+    report_.balance = run_.balance;
     report_.terms = run_.input.terms();
     report_.term_bytes = work.term_values() * static_cast<Index>(sizeof(T));
     report_.q_offset = run_.input.scoring().mask.offset;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "program/placement_choice.hpp"
 #include "ring_attention/attention/dropout.hpp"
 #include "ring_attention/core/error.hpp"
 
@@ -84,8 +85,10 @@ void declare_run_options(CommandLine& command, RunOptions& options) {
                  {-largest_position, largest_position});
   command.section("Ranks");
   declare_partition_options(command, options);
-  command.choice("--placement", options.placement, {"contiguous", "striped", "zigzag"},
-                 "Which tokens a rank holds; zigzag balances a causal mask");
+  command.choice(
+      "--placement", options.placement, placement_words(),
+      "Which tokens a rank holds; zigzag balances a causal mask, balanced any mask: a search deals "
+      "chunks of tokens; auto: balanced, where contiguous or zigzag is not as good");
   command.choice("--kv-dtype", options.kv_dtype, {"same", "bf16"},
                  "Type of K,V in messages of a ring or all-gather: the type of the arithmetic, or bf16 "
                  "(float32 only): half the bytes");

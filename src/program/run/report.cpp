@@ -86,6 +86,11 @@ std::string why_words(const RunOptions& options) {
   return options.why.empty() ? "" : "  auto    " + options.why + "\n";
 }
 
+/// The balance that is expected, as a line with its heading, or nothing.
+std::string balance_words(const RunReport& report) {
+  return report.balance ? "  balance " + describe(*report.balance) + "\n" : "";
+}
+
 /// What travelled, as a line with its heading.
 std::string moved_words(const RunReport& report, const RunOptions& options) {
   std::string words = "  moved   " + human_bytes(total(report, &RankReport::bytes_sent)) + " in " +
@@ -163,7 +168,8 @@ std::string to_text(const RunReport& report, const RunOptions& options) {
             (options.wants_gradients() ? " with its gradient" : "") + "\n";
   text += format("  scores  scale %.6g%s\n", report.scale, mask_words(report, options).c_str());
   text += "  kernel  " + describe(report.backend, largest(report, &RankReport::threads)) + "\n";
-  text += partition_words(report, options) + why_words(options) + moved_words(report, options);
+  text += partition_words(report, options) + why_words(options) + balance_words(report) +
+          moved_words(report, options);
   text += "  time    read " + human_seconds(report.read_seconds) + ", forward " +
           human_seconds(report.forward_seconds);
   if (options.wants_gradients()) text += ", backward " + human_seconds(report.backward_seconds);
@@ -241,6 +247,10 @@ std::string to_json(const RunReport& report, const RunOptions& options) {
   if (!options.sink.empty()) json["files"]["sink"] = options.sink;
   if (options.is_random()) json["seed"] = options.seed;
   if (!options.why.empty()) json["auto"] = options.why;
+  if (const std::optional<Balance>& balance = report.balance)
+    json["balance"] = {{"tiles", balance->tiles},     {"bound", balance->bound},
+                       {"busiest", balance->busiest}, {"path", balance->path},
+                       {"hop_tokens", balance->hops}, {"ranges", balance->ranges}};
   for (const RankReport& rank : report.ranks) json["per_rank"].push_back(rank_json(rank));
   // File names may hold bytes that are not UTF-8.
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "program/backend.hpp"
+#include "program/placement_choice.hpp"
 #include "program/run/options.hpp"
 #include "ring_attention/core/compare.hpp"
 
@@ -59,6 +60,7 @@ struct RunReport {
   std::string dtype;
   int ulysses = 1;  ///< ranks that share heads
   BackendDescription backend;
+  std::optional<Balance> balance;  ///< that was expected of a balanced placement
   double scale = 0;
   Index q_offset = 0;
   double expected_seconds = 0;  ///< of forward and backward, said before; 0: short, or on a GPU

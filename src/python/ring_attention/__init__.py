@@ -83,12 +83,12 @@ from ._core import AgreedError, Error, InputError, __version__
 from ._diagnose import diagnose
 from ._groups import threads
 from ._job import rank, size
-from ._ranks import (all_reduce, decode, gather, positions, ring_attention, ring_attention_backward, scatter, trace,
+from ._ranks import (all_reduce, balanced, decode, gather, positions, ring_attention, ring_attention_backward, scatter, trace,
                      wait)
 
 __all__ = [
     "AgreedError", "Error", "Gradients", "InputError", "Result", "all_reduce", "attention",
-    "attention_backward", "decode", "diagnose", "gather", "merge", "positions", "rank", "ring_attention",
+    "attention_backward", "balanced", "decode", "diagnose", "gather", "merge", "positions", "rank", "ring_attention",
     "ring_attention_backward", "scatter", "size", "threads", "trace", "wait",
 ]
 

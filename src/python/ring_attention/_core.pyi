@@ -35,13 +35,23 @@ class Scoring:
 
     def __setattr__(self, word: str, value: object, /) -> None: ...
 
+class Placement:
+    """Which tokens each rank holds, as ranges: what balanced() returns."""
+
+    seq: int
+    ranks: int
+    def __init__(self, shards: Sequence[Sequence[tuple[int, int]]], /) -> None: ...
+    def ranges(self, rank: int, /) -> list[tuple[int, int]]: ...
+
+def balanced(seq: int, ranks: int, scoring: Scoring, /) -> Placement: ...
+
 class Caller:
     """The ranks that make a call."""
 
     rank: int
     size: int
 
-    def token_ranges(self, seq: int, placement: str, parallel: str, ulysses: int, rank: int, tile: int,
+    def token_ranges(self, seq: int, placement: str | Placement, parallel: str, ulysses: int, rank: int, tile: int,
                      documents: list[int] | None, offset: int, /) -> list[tuple[int, int, int]]: ...
     def trace(self, file: str, /) -> None: ...
     def end_trace(self, /) -> None: ...
@@ -70,8 +80,8 @@ class Ranks(Caller):
 class Division:
     """How the ranks divide a sequence of `queries` tokens and one of `keys` tokens."""
 
-    def __init__(self, ranks: Caller, queries: int, keys: int, placement: str, parallel: str, ulysses: int, transport: str,
-                 threads: int, timeout: float, scoring: Scoring, sum_numbers: bool, /) -> None: ...
+    def __init__(self, ranks: Caller, queries: int, keys: int, placement: str | Placement, parallel: str, ulysses: int,
+                 transport: str, threads: int, timeout: float, scoring: Scoring, sum_numbers: bool, /) -> None: ...
 
 _Kernel = Callable[[Array, Array, Array, Array | None, float], tuple[Buffer, Buffer]]
 _Numbers = dict[str, list[float]]  #: the gradients of numbers

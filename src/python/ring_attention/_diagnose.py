@@ -11,7 +11,7 @@ import numpy as np
 import ring_attention_diagnose
 
 from . import _core, _exchange, _own_job, _rank_processes
-from ._ranks import _require_place
+from ._ranks import _PARALLEL, _PLACEMENTS, _require_word
 
 RESULTS = ("out", "lse", "dq", "dk", "dv")
 
@@ -252,7 +252,8 @@ def diagnose(function, *, ranks=None, placement="contiguous", parallel="ring", u
     started end. In a job of your own the other ranks get the same error; if they wait for a message from the rank that
     failed, the job ends after RING_ATTENTION_TIMEOUT seconds (environment variable; default 60).
     """
-    _require_place(placement, parallel)
+    _require_word("placement", placement, _PLACEMENTS)
+    _require_word("parallel", parallel, _PARALLEL)
     if (group is not None) + (backend is not None) + bool(whole) > 1:
         raise ValueError("group, backend and whole are three ways to run the ranks: give one of them")
     if backend not in (None, "gloo"):

@@ -26,7 +26,10 @@ def _require_word(name, word, words):
 
 
 def _require_place(placement, parallel):
-    _require_word("placement", placement, _PLACEMENTS)
+    if placement == "balanced":
+        raise ValueError("placement is 'balanced': give the value of balanced(), which needs the mask")
+    if not isinstance(placement, _core.Placement):
+        _require_word("placement", placement, _PLACEMENTS)
     _require_word("parallel", parallel, _PARALLEL)
 
 
@@ -59,7 +62,7 @@ def ring_attention(q_shard, k_shard, v_shard, *, seq, placement="zigzag", parall
 
     q_shard, k_shard, v_shard: the tokens at `positions(seq, ...)`, in this order, as `scatter` distributes them.
     seq        tokens on all ranks together, or (queries, keys) if k and v are another sequence
-    placement  "contiguous", "striped" or "zigzag"
+    placement  "contiguous", "striped" or "zigzag", or the value of `balanced`
     parallel   how the ranks divide the work: "ring", "ulysses", "hybrid" (of `ulysses` ranks that share heads) or
                "all-gather"
     transport  "overlapped" or "odd-even"; on a GPU "nccl", or "staged", through the memory of the host, or "overlapped",
@@ -176,6 +179,23 @@ def _held(ranks, seq, placement, parallel, ulysses, rank, same_bits, documents, 
     ranges = ranks.token_ranges(seq, placement, parallel, ulysses, rank, tile_of(same_bits), boundaries(documents), q_offset)
     return np.concatenate([begin + stride * np.arange(count) for begin, stride, count in ranges] or
                           [np.arange(0)]).astype(np.int64)
+
+
+@takes_scoring
+def balanced(seq: int, ranks=None, *, ulysses=1, comm=None, group=None, **words) -> _core.Placement:
+    """A placement that balances the mask of a call, to pass as its `placement` and to scatter, positions and gather.
+
+    seq      tokens of queries and of keys: the same
+    ranks    of a ring; default: the ranks of the job, of `comm` or of `group`, divided by `ulysses`
+    words    of the call; those that say which keys a query sees decide: causal, window, documents, q_offset; and same_bits
+
+    Not collective: all ranks find the same placement, and a call compares a hash of it. `p.ranges(rank)` are the (begin, end) of
+    a rank's tokens. It takes about a second for 1,048,576 tokens on 64 ranks; keep the value while the mask stays the same.
+    """
+    if ranks is None:
+        ranks = ranks_of(comm, group).size // ulysses
+    words.pop("sink", None)
+    return _core.balanced(seq, ranks, scoring(0, seq, **words))
 
 
 def positions(seq: int, *, placement="zigzag", parallel="ring", ulysses=1, rank=None, same_bits=False, documents=None, q_offset=0,

@@ -13,6 +13,7 @@ PyTorch 2.4.
 
 from __future__ import annotations
 
+import functools
 import weakref
 
 import numpy as np
@@ -51,6 +52,7 @@ def _call(which, arrays, bias, sink, documents, words, **more):
     named = dict(zip(_WORDS, words), bias=_array(bias), sink=_array(sink), **more,
                  documents=None if documents is None else documents.tolist())
     seq, ranks = named.pop("seq"), named.pop("ranks")
+    named["placement"] = _placement_of(named["placement"])
     if not seq:
         named = {name: word for name, word in named.items() if name not in _OF_RINGS}
     else:
@@ -139,6 +141,19 @@ def _name_of(comm, group):
     return f"{kind} {id(given)}"
 
 
+def _text_of(placement):
+    """What an operator is told of a placement: a word, or the ranges of balanced()."""
+    return ";".join(",".join(f"{begin}-{end}" for begin, end in placement.ranges(rank)) for rank in range(placement.ranks))
+
+
+@functools.lru_cache(8)
+def _placement_of(text):
+    """The inverse of _text_of; a word stays."""
+    if text.isalpha():
+        return text
+    return numpy_api._core.Placement([[tuple(map(int, both.split("-"))) for both in rank.split(",") if both] for rank in text.split(";")])
+
+
 def _apply(q, k, v, bias, sink, documents, words):
     if unknown := [word for word in words if word not in _WORDS]:
         raise TypeError(f"{unknown[0]}: there is no such keyword" + (
@@ -159,6 +174,8 @@ def _apply(q, k, v, bias, sink, documents, words):
         words["same_bits"] = tile_of(words["same_bits"])
     if words.get("window") is not None:
         words["window"] = list(words["window"])
+    if isinstance(words.get("placement"), numpy_api._core.Placement):
+        words["placement"] = _text_of(words["placement"])
     out, lse = _forward(q, k, v, bias, sink, documents, *(words.get(name, default) for name, (_, default) in _WORDS.items()))
     return out.to(given), lse
 

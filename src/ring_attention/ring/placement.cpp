@@ -4,6 +4,7 @@
 #include <array>
 
 #include "ring_attention/core/error.hpp"
+#include "ring_attention/core/mix.hpp"
 
 namespace ring_attention {
 namespace {
@@ -21,8 +22,24 @@ TokenRanges joined(const TokenRanges& ranges) {
   return result;
 }
 
-constexpr std::array<const char*, 3> names{"contiguous", "striped",
-                                           "zigzag"};  // in the order of PlacementKind
+constexpr std::array names{"contiguous", "striped", "zigzag", "balanced"};  // in the order of PlacementKind
+
+/// Does each position from 0 on have one rank? All ranges have stride 1 and a token.
+bool covers_each_token_once(const std::vector<TokenRanges>& shards) {
+  TokenRanges all;
+  for (const TokenRanges& shard : shards) {
+    if (!std::ranges::is_sorted(shard, {}, &TokenRange::begin)) return false;
+    all.insert(all.end(), shard.begin(), shard.end());
+  }
+  std::ranges::sort(all, {}, &TokenRange::begin);
+  Index due = 0;
+  for (const TokenRange& range : all) {
+    if (range.begin != due || range.stride != 1 || !within(range.count, 1, largest_position - due))
+      return false;
+    due = range.end();
+  }
+  return true;
+}
 
 }  // namespace
 
@@ -35,6 +52,7 @@ PlacementKind placement_kind_named(const std::string& word) {
 }
 
 Placement::Placement(PlacementKind kind, Index seq, int ranks) : kind_(kind), seq_(seq), ranks_(ranks) {
+  require(kind != PlacementKind::balanced, "a balanced placement is given as ranges");
   require(within(ranks, 1, largest_count / 2),
           "a placement is over 1 to 2^30 - 1 ranks");  // zigzag: two pieces each
   require(within(seq, 0, largest_position), "a sequence has 0 to 2^53 tokens");
@@ -45,6 +63,22 @@ Placement::Placement(PlacementKind kind, std::vector<Index> cuts, int ranks)
   require(!cuts.empty() && cuts.front() == 0 && std::ranges::is_sorted(cuts),
           "a placement's cuts ascend from 0");
   cuts_ = std::make_shared<const std::vector<Index>>(std::move(cuts));
+}
+
+Placement::Placement(std::vector<TokenRanges> shards)
+    : kind_(PlacementKind::balanced), seq_(0), ranks_(static_cast<int>(shards.size())) {
+  require(within(std::ssize(shards), 1, largest_count / 2), "a placement is over 1 to 2^30 - 1 ranks");
+  require(covers_each_token_once(shards),
+          "a placement's ranges have each token once, and those of a rank ascend");
+  for (TokenRanges& shard : shards) {
+    shard = joined(shard);
+    seq_ += count(shard);
+    hash_ = mix(hash_ + shard.size());
+    for (const TokenRange& range : shard)
+      for (const Index number : {range.begin, range.count})
+        hash_ = mix(hash_ + static_cast<std::uint64_t>(number));
+  }
+  shards_ = std::make_shared<const std::vector<TokenRanges>>(std::move(shards));
 }
 
 TokenRange Placement::tokens_of(const Interval& pieces) const {
@@ -66,6 +100,7 @@ TokenRanges Placement::ranges(int rank) const {
       ranges.push_back(tokens_of(piece_of(pieces(), rank, 2 * ranks_)));
       ranges.push_back(tokens_of(piece_of(pieces(), 2 * ranks_ - 1 - rank, 2 * ranks_)));
       break;
+    case PlacementKind::balanced: return (*shards_)[static_cast<std::size_t>(rank)];
   }
   std::erase_if(ranges, [](const TokenRange& range) { return range.count <= 0; });
   return joined(ranges);

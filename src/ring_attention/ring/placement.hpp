@@ -14,10 +14,11 @@ namespace ring_attention {
 enum class PlacementKind {
   contiguous,  ///< rank r holds consecutive tokens; the first seq mod ranks ranks hold one more token
   striped,     ///< token i is on rank i mod ranks (Brandon et al., arXiv 2311.09431)
-  zigzag       ///< rank r holds chunks r and 2 * ranks - 1 - r of 2 * ranks (Megatron-LM, Llama 3)
+  zigzag,      ///< rank r holds chunks r and 2 * ranks - 1 - r of 2 * ranks (Megatron-LM, Llama 3)
+  balanced     ///< given as ranges, which a search finds for one mask (parallel/balance/balanced.hpp)
 };
 
-/// "contiguous", "striped", "zigzag".
+/// "contiguous", "striped", "zigzag", "balanced".
 [[nodiscard]] std::string name(PlacementKind kind);
 /// The inverse of name(). \throws Error for another word
 [[nodiscard]] PlacementKind placement_kind_named(const std::string& name);
@@ -26,6 +27,7 @@ enum class PlacementKind {
 /// the last ranks hold none.
 class Placement {
  public:
+  /// \param kind  not balanced
   /// \throws Error unless ranks are from 1 to 2^30 - 1, and seq from 0 to 2^53
   Placement(PlacementKind kind, Index seq, int ranks);
   /// A placement in which ranks hold whole pieces of the sequence, such as the tiles of the same bits (Tiling::cuts()):
@@ -33,12 +35,19 @@ class Placement {
   /// \param cuts  where each piece begins, ascending from 0, and then the length of the sequence
   /// \throws Error when they do not ascend from 0
   Placement(PlacementKind kind, std::vector<Index> cuts, int ranks);
+  /// A balanced placement: the ranges of each rank, in memory order.
+  /// \throws Error unless there is a rank, all ranges have stride 1 and together each token once, and those of a rank
+  ///     ascend
+  explicit Placement(std::vector<TokenRanges> shards);
 
   [[nodiscard]] PlacementKind kind() const { return kind_; }
   [[nodiscard]] Index seq() const { return seq_; }
   [[nodiscard]] int ranks() const { return ranks_; }
   /// The number of pieces of the sequence that it distributes: tokens, or the pieces of the constructor.
   [[nodiscard]] Index pieces() const { return cuts_ ? std::ssize(*cuts_) - 1 : seq_; }
+
+  /// A hash of the ranges of a balanced placement, to compare those of two processes; 0 for the other kinds.
+  [[nodiscard]] std::uint64_t hash() const { return hash_; }
 
   /// The ranges of `rank`, in memory order.
   [[nodiscard]] TokenRanges ranges(int rank) const;
@@ -54,7 +63,9 @@ class Placement {
   PlacementKind kind_;
   Index seq_;
   int ranks_;
-  std::shared_ptr<const std::vector<Index>> cuts_;  // of the pieces; null: pieces are tokens
+  std::shared_ptr<const std::vector<Index>> cuts_;          // of the pieces; null: pieces are tokens
+  std::shared_ptr<const std::vector<TokenRanges>> shards_;  // of a balanced placement
+  std::uint64_t hash_ = 0;
 };
 
 /// Piece `piece` of `pieces` nearly equal pieces of a shard, cut in memory order: the first ones have one more token.
