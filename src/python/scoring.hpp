@@ -18,8 +18,8 @@ namespace ring_attention::python {
 /// The keywords of Python's functions; the package's docstrings say what they mean.
 struct ScoringArguments {
   bool causal = false;
-  std::optional<std::pair<Index, Index>> window = {};  ///< keys before and after; -1: all
-  std::optional<std::vector<Index>> documents = {};    ///< boundaries
+  std::optional<std::pair<Index, Index>> window = {};                    ///< keys before and after; -1: all
+  std::optional<std::vector<Index>> documents = {};                      ///< boundaries
   std::vector<std::pair<Index, Index>> blocks = {}, global_tokens = {};  ///< begin, end; a prefix is a block
   Index sink_tokens = 0, chunk = 0;                                      ///< 0: none
   /// How many intervals a query has, and begin and end of each interval of each query.
