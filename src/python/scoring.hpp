@@ -5,6 +5,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <cmath>
 #include <optional>
 #include <utility>
@@ -17,8 +18,12 @@ namespace ring_attention::python {
 /// The keywords of Python's functions; the package's docstrings say what they mean.
 struct ScoringArguments {
   bool causal = false;
-  std::optional<std::pair<Index, Index>> window = {};  ///< keys before and after; -1: all
-  std::optional<std::vector<Index>> documents = {};    ///< boundaries
+  std::optional<std::pair<Index, Index>> window = {};                    ///< keys before and after; -1: all
+  std::optional<std::vector<Index>> documents = {};                      ///< boundaries
+  std::vector<std::pair<Index, Index>> blocks = {}, global_tokens = {};  ///< begin, end; a prefix is a block
+  Index sink_tokens = 0, chunk = 0;                                      ///< 0: none
+  /// How many intervals a query has, and begin and end of each interval of each query.
+  std::optional<std::pair<Index, std::vector<Index>>> intervals = {};
   bool alibi = false;
   std::optional<double> scale = {};  ///< else 1 / sqrt(dim)
   std::optional<double> softcap = {};
@@ -39,6 +44,11 @@ inline void bind_scoring(pybind11::module_& module) {
       .def_readwrite("causal", &A::causal)
       .def_readwrite("window", &A::window)
       .def_readwrite("documents", &A::documents)
+      .def_readwrite("blocks", &A::blocks)
+      .def_readwrite("global_tokens", &A::global_tokens)
+      .def_readwrite("sink_tokens", &A::sink_tokens)
+      .def_readwrite("chunk", &A::chunk)
+      .def_readwrite("intervals", &A::intervals)
       .def_readwrite("alibi", &A::alibi)
       .def_readwrite("scale", &A::scale)
       .def_readwrite("softcap", &A::softcap)
@@ -48,6 +58,21 @@ inline void bind_scoring(pybind11::module_& module) {
       .def_readwrite("q_offset", &A::q_offset)
       .def_readwrite("same_bits", &A::same_bits)
       .def_readwrite("positions", &A::positions);
+}
+
+/// The mask's sets; null without any.
+[[nodiscard]] inline std::shared_ptr<const MaskSets> mask_sets_of(const ScoringArguments& arguments) {
+  MaskSets sets;
+  for (const auto& [begin, end] : arguments.blocks) sets.blocks.push_back({begin, end});
+  for (const auto& [begin, end] : arguments.global_tokens) sets.globals.push_back({begin, end});
+  sets.sink_tokens = arguments.sink_tokens;
+  sets.chunk = arguments.chunk;
+  if (arguments.intervals) {
+    const auto& [width, numbers] = *arguments.intervals;
+    sets.width = static_cast<int>(std::min(width, largest_count));
+    for (std::size_t i = 0; i + 1 < numbers.size(); i += 2) sets.rows.push_back({numbers[i], numbers[i + 1]});
+  }
+  return sets.any() ? std::make_shared<const MaskSets>(std::move(sets)) : nullptr;
 }
 
 /// \param q        of this rank
@@ -61,6 +86,7 @@ inline void bind_scoring(pybind11::module_& module) {
   if (arguments.window && arguments.window->second >= 0) scoring.mask.right = arguments.window->second;
   if (arguments.causal) scoring.mask.right = 0;
   if (arguments.documents) scoring.mask.documents = std::make_shared<const Documents>(*arguments.documents);
+  scoring.mask.sets = mask_sets_of(arguments);
   if (arguments.alibi) scoring.alibi_slopes = alibi_slopes(q.heads);
   scoring.softcap = arguments.softcap.value_or(0);
   scoring.sinks = arguments.sinks;

@@ -1,11 +1,9 @@
 // What the same bits on any number of ranks cost: engines with exact sums beside the usual ones, in turn, on one thread.
 // Prints a table of Markdown: medians of time with over time without, 4096 tokens, one head.
 
-#include <algorithm>
-#include <chrono>
 #include <cstdio>
-#include <functional>
 
+#include "benchmarks/in_turn.hpp"
 #include "ring_attention/core/random.hpp"
 #include "ring_attention/cpu/exact/backward.hpp"
 #include "ring_attention/cpu/exact/forward.hpp"
@@ -14,24 +12,6 @@ namespace ring_attention {
 namespace {
 
 constexpr Index tokens = 4096;
-constexpr int pairs = 15;
-
-double seconds(const std::function<void()>& work) {
-  const auto begin = std::chrono::steady_clock::now();
-  work();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-}
-
-double median_ratio(const std::function<void()>& with, const std::function<void()>& without) {
-  std::vector<double> ratios;
-  for (int i = 0; i < pairs; ++i) {
-    const double usual = seconds(without);
-    ratios.push_back(seconds(with) / usual);
-  }
-  std::ranges::nth_element(ratios, ratios.begin() + pairs / 2);
-  return ratios[pairs / 2];
-}
-
 struct Sizes {
   explicit Sizes(Index dim, bool causal)
       : shape{1, 1, tokens, dim}, q(shape), k(shape), v(shape), dout(shape) {

@@ -217,6 +217,32 @@ class BadFilesTest(harness.CommandTest):
                         file.write(data)
                 self.refuse(3 if what == "missing" else 1, "boundaries.npy", *said, words=("--documents", "boundaries.npy"))
 
+    def test_intervals_of_a_mask(self):
+        def array(shape, *values, dtype="<i8"):
+            return npy.header(shape, dtype) + npy.pack(values, dtype)
+
+        row = (0, 1, 3, 4)
+        for what, data, said in (
+            ("missing", None, ("No such file",)),
+            ("floating point", array((6, 1, 2), *(0.0, 1.0) * 6, dtype="<f8"), ("integers", "astype")),
+            ("two dimensions", array((6, 2), *(0, 1) * 6), ("is [6, 2] where [6, m, 2] is due",)),
+            ("another length", array((5, 1, 2), *(0, 1) * 5), ("is [5, 1, 2] where [6, m, 2] is due",)),
+            ("beyond the keys", array((6, 2, 2), *row * 5, 0, 1, 3, 7), ("query 5", "3:7", "6 keys")),
+            ("below the keys", array((6, 2, 2), -1, 1, 3, 4, *row * 5), ("query 0", "-1:1")),
+            ("backwards", array((6, 2, 2), *row * 2, 0, 1, 4, 3, *row * 3), ("query 2", "4:3")),
+            ("overlapping", array((6, 2, 2), *row, 0, 4, 3, 5, *row * 4), ("query 1", "3:5 begins before 4")),
+            ("unordered", array((6, 2, 2), *row, 3, 4, 0, 1, *row * 4), ("query 1", "0:1 begins before 4")),
+            ("five a query", array((6, 5, 2), *(0, 1, 1, 2, 2, 3, 3, 4, 4, 5) * 6), ("query 0", "at most four")),
+            ("truncated", array((6, 2, 2), *row * 6)[:-1], ("truncated",)),
+        ):
+            with self.subTest(what):
+                self.write()
+                if data is not None:
+                    with open(self.path("intervals.npy"), "wb") as file:
+                        file.write(data)
+                ranks = 3 if what in ("missing", "overlapping") else 1
+                self.refuse(ranks, "intervals.npy", *said, words=("--intervals", "intervals.npy"))
+
     def test_output_of_an_earlier_run_stays(self):
         self.write()
         self.run_well(3, "run", *FILES, "--out", "results")

@@ -131,6 +131,21 @@ class ResultsTest(harness.CommandTest):
         for ranks in (1, 4):
             self.check_case(ranks, (2, 13, 4), words="--documents boundaries.npy --causal", sees=same)
 
+    def test_masks_of_several_intervals(self):
+        inside = lambda begin, end, *tokens: all(begin <= token < end for token in tokens)  # noqa: E731
+        rows = [[[0, query % 2], [4, 4], [5 + query // 2, 9 + query // 3]] for query in range(13)]
+        npy.write(self.path("intervals.npy"), (13, 3, 2), [number for row in rows for pair in row for number in pair], "<i4")
+        for ranks, words, sees in (
+            (3, "--causal --prefix 5 --blocks 7:10", lambda i, j: j <= i or inside(0, 5, i, j) or inside(7, 10, i, j)),
+            (4, "--causal --window 2,0 --sink-tokens 3", lambda i, j: j <= i and (i - 2 <= j or j < 3)),
+            (2, "--window 1,1 --global-tokens 0:1,6:8",
+             lambda i, j: abs(i - j) <= 1 or any(token in (0, 6, 7) for token in (i, j))),
+            (3, "--causal --chunk 4 --placement zigzag", lambda i, j: j <= i and i // 4 == j // 4),
+            (4, "--intervals intervals.npy --placement striped", lambda i, j: any(begin <= j < end for begin, end in rows[i])),
+        ):
+            with self.subTest(words):
+                self.check_case(ranks, (2, 13, 4), words=words, sees=sees)
+
     def test_alibi(self):
         slopes = (2**-4, 2**-8, 2**-2)  # of the paper, for three heads
         distance = lambda head, query, key: -slopes[head] * abs(query - key)  # noqa: E731

@@ -102,6 +102,11 @@ class Diagnosis(unittest.TestCase):
             wrong = found.backward if name == "softcap-slope-missing" else found.forward
             self.assertEqual([[one.id for one in each.mistakes] for each in wrong.explanations], [[name]])
 
+    def test_names_the_mistakes_of_a_mask_of_several_intervals(self):
+        for name in ("block-ignored", "block-local", "first-keys-local", "pairs-counted-twice", "window-local"):
+            found = diagnose(answers(Job(3, "zigzag"), ("causal", "intervals"), name), Options())
+            self.assertEqual([[one.id for one in each.mistakes] for each in found.forward.explanations], [[name]])
+
     def test_lists_what_the_cases_do_not_test(self):
         found = diagnose(answers(Job(3, "zigzag"), ("full",)), Options())
         ids = {mistake.id for mistake in found.not_tested}

@@ -27,6 +27,7 @@ from ring_attention_diagnose.ring import simulated
 PAGE = tables.SOURCE / "docs/symptoms.md"
 JOBS = (Job(3, "contiguous"), Job(3, "zigzag"), Job(3, "striped"), Job(6, "zigzag", 2))
 CASES = [case.name for case in every_case(JOBS[0]) if not case.decodes]
+USUAL = [case.name for case in every_case(JOBS[0]) if not case.by_name_only]  #: which most attentions can compute
 SMALL = 0.03  # of a row: less is rounding that grows
 INTRODUCTION = """# From the symptom to the cause
 
@@ -151,10 +152,10 @@ def job_text(job):
 
 def next_lines(mistakes, symptoms):
     """The case that tells most of them apart, and what it shows of which."""
-    by_case = {case: collections.defaultdict(list) for case in CASES}
-    for case, mistake in itertools.product(CASES, mistakes):
+    by_case = {case: collections.defaultdict(list) for case in USUAL}
+    for case, mistake in itertools.product(USUAL, mistakes):
         by_case[case][symptoms[mistake].get(case, "nothing is wrong")].append(f"`{mistake.id}`")
-    best = max(CASES, key=lambda case: len(by_case[case]))
+    best = max(USUAL, key=lambda case: len(by_case[case]))
     if len(mistakes) == 1:
         return []
     wrapped = functools.partial(textwrap.fill, width=120, subsequent_indent="  ", break_on_hyphens=False)

@@ -27,7 +27,8 @@ Index numbers_of(const std::string& error) {
 
 template <class Options>
 void expect_bounds(Declare<Options> declare) {
-  const std::set<std::string> lengths{"--seq", "--random", "--window", "--q-offset", "--context", "--prompt"},
+  const std::set<std::string> lengths{"--seq",    "--random", "--window",      "--q-offset", "--context",
+                                      "--prompt", "--prefix", "--sink-tokens", "--chunk"},
       seeds{"--seed", "--dropout-seed"};
   for (const std::string& flag : flags_of(declare)) {
     const Index numbers = numbers_of(error_of(declare, {flag, "x"}));
@@ -195,6 +196,19 @@ TEST(Edges, OfAMask) {
             EXPECT_EQ(mask.allowed(query, key), mask.coverage({query, 1, 1}, {key, 1, 1}) == Coverage::full);
           }
       }
+  for (const Index number :
+       {Index{1}, largest_position})  // of every set at once: sums of them do not overflow
+    for (const Index offset : {-largest_position, Index{0}, largest_position}) {
+      Mask mask{largest_position, 0, offset};
+      mask.sets = std::make_shared<const MaskSets>(MaskSets{.blocks = {{0, number}},
+                                                            .sink_tokens = number,
+                                                            .globals = {{number - 1, number}},
+                                                            .chunk = number});
+      EXPECT_EQ(mask.sets->fault(number, number), std::nullopt);
+      for (const Index query : positions)
+        for (const Index key : positions)
+          EXPECT_EQ(mask.allowed(query, key), mask.coverage({query, 1, 1}, {key, 1, 1}) == Coverage::full);
+    }
   for (const Index side : {smallest, Index{-1}, largest_position + 1, Mask::unlimited - 1, largest}) {
     EXPECT_FALSE((Mask{side, 0, 0}.valid()));
     EXPECT_FALSE((Mask{0, side, 0}.valid()));

@@ -17,6 +17,8 @@ SEQ = 45
 # Masks, documents and terms, in turn with partitions and placements.
 WORDS = ({"causal": True}, {"window": (7, 2), "sink": [0.5, -1.0, 0.25, 2.0]},
          {"causal": True, "documents": [0, 20, 21, SEQ]},
+         {"window": (3, 0), "sink_tokens": 2, "global_tokens": [(9, 11)], "blocks": [(20, 30)]},
+         {"causal": True, "intervals": np.arange(4).reshape(2, 2) * 3 + np.arange(SEQ).reshape(SEQ, 1, 1) // 2},
          {"bias": True, "alibi": True, "softcap": 1.5}, {"causal": True, "dropout": 0.3, "seed": 5, "scale": 0.7},
          {"causal": True, "same_bits": 8, "sink": [0.5, -1.0, 0.25, 2.0]}, {"q_offset": 3, "causal": True})
 

@@ -3,7 +3,8 @@
 import numpy as np
 
 
-def visible(queries, keys, *, causal=False, window=None, documents=None, q_offset=None, **_):
+def visible(queries, keys, *, causal=False, window=None, documents=None, q_offset=None, prefix=None, blocks=(), sink_tokens=0,
+            global_tokens=(), chunk=None, intervals=None, **_):
     """bool [queries, keys]"""
     query = np.arange(queries)[:, np.newaxis] + (keys - queries if q_offset is None else q_offset)
     key = np.arange(keys)[np.newaxis]
@@ -15,6 +16,17 @@ def visible(queries, keys, *, causal=False, window=None, documents=None, q_offse
         seen &= key >= query - left
     if right >= 0:
         seen &= key <= query + right
+    if chunk is not None:
+        seen &= query // chunk == key // chunk
+    for begin, end in [*blocks, (0, prefix or 0)]:
+        seen |= (begin <= query) & (query < end) & (begin <= key) & (key < end)
+    earlier = key <= query + (0 if right == 0 else np.inf)
+    seen |= (key < sink_tokens) & earlier
+    for begin, end in global_tokens:
+        seen |= ((begin <= query) & (query < end) | (begin <= key) & (key < end)) & earlier
+    if intervals is not None:
+        begin, end = np.moveaxis(intervals, 2, 0)[:, :, :, np.newaxis]
+        seen &= ((begin <= key) & (key < end)).any(axis=1)
     if documents is not None:
         def number(position):
             inside = (position >= 0) & (position < documents[-1])
@@ -87,6 +99,17 @@ def gradients(grad_out, q, k, v, *, grad_lse=None, bias=None, scale=None, softca
             of_group(p.swapaxes(2, 3) @ grad_out), dbias, dsink)
 
 
+def random_sets(rng, queries, keys):
+    """Keywords of a mask of several intervals, without documents."""
+    begin, middle, third, end = map(int, np.sort(rng.integers(0, keys + 1, 4)))
+    pairs = [pair for pair in ((begin, middle), (third, end)) if pair[0] < pair[1]]
+    if rng.random() < 0.3:
+        cuts = np.sort(rng.integers(0, keys + 1, (queries, 6)), axis=1)
+        return {"intervals": cuts.reshape(queries, 3, 2)}
+    return [{"prefix": int(rng.integers(1, keys + 1))}, {"blocks": pairs}, {"sink_tokens": 3, "global_tokens": pairs},
+            {"chunk": 7, "blocks": pairs, "sink_tokens": 2}][rng.integers(4)]
+
+
 def random_case(number, queries=None, keys=None):
     """(q, k, v, grad_out, words) of a seed, in double."""
     rng = np.random.default_rng(number)
@@ -104,6 +127,8 @@ def random_case(number, queries=None, keys=None):
     if rng.random() < 0.3:
         inner = np.sort(rng.integers(0, keys + 1, 3))
         words["documents"] = [0, *map(int, inner), keys]
+    elif rng.random() < 0.4:
+        words.update(random_sets(rng, queries, keys))
     if rng.random() < 0.3:
         words["alibi"] = True
     if rng.random() < 0.3:

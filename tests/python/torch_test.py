@@ -117,7 +117,9 @@ class Torch(unittest.TestCase):
         q, k, v = random(1, 4, 5, 2), random(1, 2, 6, 2), random(1, 2, 6, 3)
         bias, sink = random(5, 6), random(4)
         for words in ({}, {"causal": True}, {"window": (2, 1)}, {"dropout": 0.3, "seed": 4}, {"alibi": True, "softcap": 0.8},
-                      {"documents": [0, 2, 6]}):
+                      {"documents": [0, 2, 6]}, {"causal": True, "blocks": [(1, 3), (4, 6)], "prefix": 1},
+                      {"window": (0, 0), "sink_tokens": 1, "global_tokens": [(4, 5)]},
+                      {"intervals": torch.tensor([[0, 1], [2, 5]]).expand(5, 2, 2)}):
             self.assertTrue(torch.autograd.gradcheck(
                 lambda q, k, v, bias, sink: attention(q, k, v, bias=bias, sink=sink, threads=1, **words),
                 (q, k, v, bias, sink)), words)

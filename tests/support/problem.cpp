@@ -27,8 +27,9 @@ std::string to_string(const Case& c) {
   return "q " + to_string(c.q()) + ", k " + to_string(c.kv()) + ", block " + std::to_string(c.block) + ", " +
          name(c.kind) + ", scale " + std::to_string(c.scoring.scale) + ", mask left " + side(mask.left) +
          " right " + side(mask.right) + " offset " + std::to_string(mask.offset) +
-         (mask.documents ? ", documents" : "") + (mask.sets ? ", " + mask.sets->text() : "") + (c.scoring.has_alibi() ? ", ALiBi" : "") +
-         (c.bias() ? ", bias " + to_string(*c.bias()) : "") + (c.scoring.sinks.empty() ? "" : ", sinks") +
+         (mask.documents ? ", documents" : "") + (mask.sets ? ", " + mask.sets->text() : "") +
+         (c.scoring.has_alibi() ? ", ALiBi" : "") + (c.bias() ? ", bias " + to_string(*c.bias()) : "") +
+         (c.scoring.sinks.empty() ? "" : ", sinks") +
          (c.scoring.caps() ? ", softcap " + std::to_string(c.scoring.softcap) : "") + ", dropout " +
          std::to_string(c.scoring.dropout.probability) + ", spike_every " + std::to_string(c.spike_every) +
          ", seed " + std::to_string(c.seed);

@@ -26,6 +26,14 @@ The scores are s = scale * q.k + bias. All functions that compute with them take
     causal    a query sees no later key
     window    (left, right): how many keys before and after its own position a query sees; -1: all
     documents boundaries of packed sequences, (0,) ..., S: a query sees only keys of its document
+    prefix    with causal: the first keys, so many, see each other in both directions (prefix LM, PaliGemma)
+    blocks    [(begin, end), ...] with causal: tokens of a block see each other in both directions (images of Gemma 3)
+    sink_tokens    with window: a query also sees the first keys of its document, so many (StreamingLLM)
+    global_tokens  [(begin, end), ...] with window: these tokens see all and are seen by all, with causal nothing later than
+              the query (Longformer); at most two runs
+    chunk     a query sees only keys of its own chunk of so many tokens of its document (Llama 4)
+    intervals any other mask: integers [Sq, m, 2], for each query of the whole sequence begin and end of m <= 4 intervals of keys,
+              which ascend; begin = end is an empty one. With causal, window and documents a query sees what both allow
     alibi     adds the bias -slope * distance, with the slopes of the ALiBi paper
     bias      [Sq, Sk], [H or 1, Sq, Sk] or [B or 1, H or 1, Sq, Sk]; -inf hides a key
     scale     default 1 / sqrt(D)

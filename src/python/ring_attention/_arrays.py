@@ -260,8 +260,37 @@ def boundaries(documents):
     return [0, *documents] if documents and documents[0] != 0 else documents
 
 
-def scoring(heads, keys, *, causal=False, window=None, documents=None, alibi=False, scale=None,
-            softcap=None, dropout=0.0, seed=0, sink=None, q_offset=None, same_bits=False):
+def _pairs(name, pairs):
+    pairs = np.asarray([] if pairs is None else pairs)
+    if pairs.size == 0:
+        return []
+    if pairs.ndim != 2 or pairs.shape[1] != 2 or pairs.dtype.kind not in "iu":
+        raise ValueError(f"{name}: give a list of (begin, end), where end is the position after the last key")
+    return pairs.tolist()
+
+
+def _tokens(name, count):
+    if count is not None and operator.index(count) < 1:
+        raise ValueError(f"{name} is {count}: it must be a number of tokens, at least 1, or None")
+    return 0 if count is None else operator.index(count)
+
+
+def _set_intervals(words, prefix, blocks, sink_tokens, global_tokens, chunk, intervals):
+    """The keywords of masks that say several intervals of keys."""
+    words.blocks = ([] if prefix is None else [(0, _tokens("prefix", prefix))]) + _pairs("blocks", blocks)
+    words.sink_tokens, words.chunk = _tokens("sink_tokens", sink_tokens), _tokens("chunk", chunk)
+    words.global_tokens = _pairs("global_tokens", global_tokens)
+    if intervals is not None:
+        intervals = np.asarray(intervals)
+        if intervals.ndim != 3 or intervals.shape[1] < 1 or intervals.shape[2] != 2 or intervals.dtype.kind not in "iu":
+            raise ValueError(f"intervals are {intervals.dtype} {list(intervals.shape)}: give integers [Sq, m, 2], begin and end of "
+                             "m intervals of keys for each query")
+        words.intervals = intervals.shape[1], intervals.ravel().tolist()
+
+
+def scoring(heads, keys, *, causal=False, window=None, documents=None, prefix=None, blocks=None, sink_tokens=None,
+            global_tokens=None, chunk=None, intervals=None, alibi=False, scale=None, softcap=None,
+            dropout=0.0, seed=0, sink=None, q_offset=None, same_bits=False):
     """The keywords of a call, checked. `heads`: of q; `keys`: of the whole sequence, or None."""
     if window is not None:
         window = tuple(int(side) for side in window)
@@ -284,6 +313,7 @@ def scoring(heads, keys, *, causal=False, window=None, documents=None, alibi=Fal
     words = _core.Scoring()
     words.causal, words.window, words.documents, words.alibi = bool(causal), window, documents, bool(alibi)
     words.scale, words.dropout, words.seed, words.sink = scale, float(dropout), int(seed), sink
+    _set_intervals(words, prefix, blocks, sink_tokens, global_tokens, chunk, intervals)
     words.softcap, words.q_offset, words.same_bits = softcap, q_offset, tile_of(same_bits)
     return words
 
@@ -293,6 +323,8 @@ def scoring_here(arrays, k, bias, positions, words):
     if positions is None:
         return scoring(arrays.heads, arrays.tokens(k), **words)
     how = scoring(arrays.heads, None, **words)
+    if how.blocks or how.sink_tokens or how.global_tokens or how.chunk or how.intervals:
+        raise ValueError("positions: of masks they go only with causal, window and documents")
     both = [[int(position) for position in part] for part in positions]
     if not arrays.takes_positions or bias is not None or how.same_bits:
         raise ValueError("positions: they go neither with a bias, nor with same_bits, nor with arrays of a GPU")

@@ -38,6 +38,8 @@ class Case:
     dout: object  #: like q: the gradients are those of sum(out * dout) over all ranks; None of decoding
     comm: object  #: `group`, or the communicator of the ranks that were started; None for whole arrays
     window: int | None = None  #: how many keys a query sees: its own and the ones before it
+    block: list[int] | None = None  #: begin and end of tokens that see each other, also those after their own position
+    sink_tokens: int = 0  #: how many keys at the start later queries see also behind the window
     cu_seqlens: list[int] | None = None  #: where packed documents begin, and where the last one ends
     hidden_keys: int = 0  #: how many keys at the start are padding that no query sees
     alibi_slopes: object = None  #: one per head; the bias is -slope |position of the key - position of the query|

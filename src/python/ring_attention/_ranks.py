@@ -15,7 +15,8 @@ from ._job import ranks_of, together
 from ._peers import limit
 
 _PLACEMENTS = ("contiguous", "striped", "zigzag")
-_OF_KERNELS = {"causal", "window", "documents", "scale", "seed", "sink", "q_offset", "same_bits"}
+_OF_KERNELS = {"causal", "window", "documents", "prefix", "blocks", "sink_tokens", "global_tokens", "chunk", "intervals", "scale",
+               "seed", "sink", "q_offset", "same_bits"}
 _SINK_GRADIENTS = ("share", "sum")
 _PARALLEL = ("ring", "ulysses", "hybrid", "all-gather")
 

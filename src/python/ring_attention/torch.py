@@ -27,11 +27,14 @@ __all__ = ["attention", "ring_attention", "scaled_dot_product_attention"]
 _OF_RINGS = {"placement": ("str", "zigzag"), "parallel": ("str", "ring"), "ulysses": ("int", 1),
              "transport": ("str", "overlapped"), "sink_gradient": ("str", "share")}
 #: The type of each keyword in an operator's schema, and its default. Without `seq` the call is one of one process.
-_WORDS = {"causal": ("bool", False), "window": ("int[]?", None), "alibi": ("bool", False), "scale": ("float?", None),
+_WORDS = {"causal": ("bool", False), "window": ("int[]?", None), "prefix": ("int?", None), "blocks": ("int[]", []),
+          "sink_tokens": ("int?", None), "global_tokens": ("int[]", []), "chunk": ("int?", None),
+          "alibi": ("bool", False), "scale": ("float?", None),
           "softcap": ("float?", None), "dropout": ("float", 0.0), "seed": ("int", 0), "q_offset": ("int?", None),
           "same_bits": ("int", 0), "threads": ("int", 0), "check": ("bool", False), "seq": ("int[]", []), "ranks": ("str", ""),
           **_OF_RINGS}
-_SCHEMA = "Tensor q, Tensor k, Tensor v, Tensor? bias, Tensor? sink, Tensor? documents, " + ", ".join(
+_PAIRS = ("blocks", "global_tokens")  # of begin and end, flat in a schema
+_SCHEMA = "Tensor q, Tensor k, Tensor v, Tensor? bias, Tensor? sink, Tensor? documents, Tensor? intervals, " + ", ".join(
     f"{kind} {name}" for name, (kind, _) in _WORDS.items())
 _ranks = weakref.WeakValueDictionary()  # what comm= and group= name, unless PyTorch knows it by name
 
@@ -47,10 +50,12 @@ def _tensor(result):
     return torch.from_numpy(result) if isinstance(result, np.ndarray) else result
 
 
-def _call(which, arrays, bias, sink, documents, words, **more):
+def _call(which, arrays, bias, sink, documents, intervals, words, **more):
     """The function of ring_attention, with the keywords of an operator."""
-    named = dict(zip(_WORDS, words), bias=_array(bias), sink=_array(sink), **more,
+    named = dict(zip(_WORDS, words), bias=_array(bias), sink=_array(sink), intervals=_array(intervals), **more,
                  documents=None if documents is None else documents.tolist())
+    for name in _PAIRS:
+        named[name] = np.reshape(np.array(named[name], np.int64), (-1, 2))
     seq, ranks = named.pop("seq"), named.pop("ranks")
     named["placement"] = _placement_of(named["placement"])
     if not seq:
@@ -69,8 +74,8 @@ def _call(which, arrays, bias, sink, documents, words, **more):
 
 
 @torch.library.custom_op("ring_attention::forward", mutates_args=(), schema=f"({_SCHEMA}) -> (Tensor, Tensor)")
-def _forward(q, k, v, bias, sink, documents, *words):
-    out, lse = _call("attention", (q, k, v), bias, sink, documents, words)
+def _forward(q, k, v, bias, sink, documents, intervals, *words):
+    out, lse = _call("attention", (q, k, v), bias, sink, documents, intervals, words)
     return _tensor(out), _tensor(lse)
 
 
@@ -83,8 +88,8 @@ def _(q, k, v, *_):
 @torch.library.custom_op(
     "ring_attention::backward", mutates_args=(),
     schema=f"(Tensor grad_out, Tensor? grad_lse, Tensor out, Tensor lse, {_SCHEMA}) -> (Tensor, Tensor, Tensor, Tensor, Tensor)")
-def _backward(grad_out, grad_lse, out, lse, q, k, v, bias, sink, documents, *words):
-    gradients = _call("attention_backward", (grad_out, q, k, v, out, lse), bias, sink, documents, words,
+def _backward(grad_out, grad_lse, out, lse, q, k, v, bias, sink, documents, intervals, *words):
+    gradients = _call("attention_backward", (grad_out, q, k, v, out, lse), bias, sink, documents, intervals, words,
                       grad_lse=_array(grad_lse))
     return tuple(q.new_empty(0) if like is None else _tensor(one).to(like.dtype)
                  for one, like in zip(gradients, (q, k, v, bias, sink)))
@@ -96,8 +101,8 @@ def _(_grad_out, _grad_lse, _out, _lse, q, k, v, bias, sink, *_):
 
 
 def _keep(ctx, inputs, output):
-    ctx.save_for_backward(*inputs[:6], *output)
-    ctx.words = inputs[6:]
+    ctx.save_for_backward(*inputs[:7], *output)
+    ctx.words = inputs[7:]
     if inputs[0].device.type != "cpu":
         ctx.mark_non_differentiable(output[1])
 
@@ -106,7 +111,7 @@ def _differentiate(ctx, grad_out, grad_lse):
     *arrays, out, lse = ctx.saved_tensors
     grad_lse = None if out.device.type != "cpu" else grad_lse
     gradients = _backward(grad_out.to(arrays[0].dtype), grad_lse, out, lse, *arrays, *ctx.words)
-    return *(None if like is None else one for one, like in zip(gradients, arrays)), *[None] * (1 + len(_WORDS))
+    return *(None if like is None else one for one, like in zip(gradients, arrays)), *[None] * (2 + len(_WORDS))
 
 
 _forward.register_autograd(_differentiate, setup_context=_keep)
@@ -155,6 +160,7 @@ def _placement_of(text):
 
 
 def _apply(q, k, v, bias, sink, documents, words):
+    intervals = words.pop("intervals", None)
     if unknown := [word for word in words if word not in _WORDS]:
         raise TypeError(f"{unknown[0]}: there is no such keyword" + (
             ": tensors are computed on PyTorch's current stream; torch.cuda.stream() sets it" if "stream" in unknown else ""))
@@ -169,21 +175,24 @@ def _apply(q, k, v, bias, sink, documents, words):
             q, k, v = (tensor.float() for tensor in (q, k, v))
         bias = None if bias is None else bias.float()
     sink = None if sink is None else torch.as_tensor(sink).cpu()
-    documents = None if documents is None else torch.as_tensor(documents).cpu()
+    documents, intervals = (None if of_mask is None else torch.as_tensor(of_mask).cpu() for of_mask in (documents, intervals))
     if "same_bits" in words:
         words["same_bits"] = tile_of(words["same_bits"])
     if words.get("window") is not None:
         words["window"] = list(words["window"])
     if isinstance(words.get("placement"), numpy_api._core.Placement):
         words["placement"] = _text_of(words["placement"])
-    out, lse = _forward(q, k, v, bias, sink, documents, *(words.get(name, default) for name, (_, default) in _WORDS.items()))
+    for name in _PAIRS:
+        words[name] = sum(map(list, words.get(name) or ()), [])
+    out, lse = _forward(q, k, v, bias, sink, documents, intervals, *(words.get(name, default) for name, (_, default) in _WORDS.items()))
     return out.to(given), lse
 
 
 def attention(q, k, v, *, bias=None, sink=None, documents=None, **words):
     """ring_attention.attention for tensors: (out, lse), with the gradients of q, k, v, bias and sink.
 
-    documents: a list, or a tensor of integers such as cu_seqlens, with or without the leading 0.
+    documents: a list, or a tensor of integers such as cu_seqlens, with or without the leading 0. intervals: an array, or a
+    tensor of integers.
     """
     return _apply(q, k, v, bias, sink, documents, words)
 
@@ -211,7 +220,7 @@ def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.
     query [..., H, L, E]; key [..., Hkv, S, E] and value [..., Hkv, S, Ev], with Hkv = H unless enable_gqa. attn_mask: bool (True: visible)
     or a float bias, of any shape that broadcasts to [..., H, L, S]. As in PyTorch, is_causal aligns the first query with
     the first key. Dropout drops different pairs than PyTorch; `seed` decides which. Further keywords of ring_attention are
-    possible: window, documents, alibi, sink, seed, threads, check. A query that sees no key has out = 0.
+    possible: window, documents and the other masks, alibi, sink, seed, threads, check. A query that sees no key has out = 0.
     """
     if is_causal and attn_mask is not None:
         raise ValueError("attn_mask and is_causal: give one of them")

@@ -18,7 +18,7 @@ class Plan:
             problem.cache[key] = rules.steps(slots.ranks)
         self.steps = problem.cache[key]
         self.scale, self.kv_head = rules.scale(c), rules.kv_head(c, heads)
-        self.seen, self.bias = self._seen(problem), self._bias(problem, heads)
+        (self.seen, self.twice), self.bias = self._seen(problem), self._bias(problem, heads)
 
     def _pair(self, problem: Problem, edits) -> Pair:
         pair = Pair(problem.slots, self.steps)
@@ -26,25 +26,31 @@ class Plan:
             edit(problem.slots, pair)
         return pair
 
-    def _seen(self, problem: Problem) -> np.ndarray:
-        """[R, T, N, N]"""
+    def _seen(self, problem: Problem) -> tuple[np.ndarray, np.ndarray | None]:
+        """Which pairs are seen, and what the scores of pairs that count twice have more, [R, T, N, N]."""
         c, r, steps = problem.case, self.rules, self.steps
         rules = [getattr(r, mask) for mask in ("causal", "window", "documents") if getattr(c, mask)]
+        more = [r.block, r.first_keys] if c.block else []
         key = ("seen", steps.k.tobytes(), steps.positions.tobytes(), r.padding, r.pads_count, r.skips_partial_tiles,
-               r.mask_positions, *rules)
+               r.mask_positions, *rules, *more)
         if key not in problem.cache:
             p, count = self._pair(problem, r.mask_positions), problem.slots.count
-            seen = np.ones((*steps.k.shape, count, count), bool) & r.padding(c, p)
-            if not r.pads_count:
-                seen &= p.content.position < c.tokens
+            seen = np.ones((*steps.k.shape, count, count), bool)
             for rule in rules:
                 seen &= rule(c, p)
+            twice = seen & r.first_keys(c, p)
+            for rule in more:
+                seen |= rule(c, p)
+            seen &= r.padding(c, p)
+            if not r.pads_count:
+                seen &= p.content.position < c.tokens
             if r.skips_partial_tiles:
                 plain = Pair(problem.slots, steps)
                 tokens = np.maximum(plain.query.position, plain.content.position) < c.tokens
                 seen &= ~((seen & tokens).sum((2, 3)) < tokens.sum((2, 3)))[:, :, None, None]
-            problem.cache[key] = seen
-        return problem.cache[key]
+            problem.cache[key] = seen, np.where(twice, np.log(2), 0)
+        seen, of_pairs_counted_twice = problem.cache[key]
+        return seen, of_pairs_counted_twice if r.counts_twice and c.block else None
 
     def _bias(self, problem: Problem, heads: np.ndarray) -> np.ndarray | None:
         """[R, T, H, N, N]"""

@@ -28,6 +28,8 @@ class Case:
     dim: int = 16
     causal: bool = False
     window: int = 0  #: keys that a query sees, its own included; 0: all
+    block: tuple[int, ...] = ()  #: begin and end of tokens that see each other in both directions
+    sink_tokens: int = 0  #: the first keys, which later queries see also behind the window
     documents: tuple[int, ...] = ()  #: cu_seqlens of packed documents
     alibi: bool = False
     bias: bool = False
@@ -41,7 +43,7 @@ class Case:
     @property
     def by_name_only(self) -> bool:
         """Few attentions have it: it is left out where no case is named."""
-        return self.decodes or self.softcap > 0
+        return self.decodes or self.softcap > 0 or self.block != ()
 
     @property
     def group(self) -> int:
@@ -84,6 +86,8 @@ def every_case(job: Job) -> list[Case]:
             ("decode", "one query, which all ranks have, and a cache that they share",
              {"causal": True, "kv_heads": heads // 2, "decodes": True}),
             ("softcap", "scores softcap * tanh(scale q.k / softcap); causal", {"causal": True, "softcap": 2.0}),
+            ("intervals", "an image that sees itself in both directions, and first keys that are seen behind the window; causal",
+             {"causal": True, "window": 5, "block": (6, 13), "sink_tokens": 2}),
         ))
     ]
 
@@ -174,7 +178,8 @@ class Problem:
         c = self.case
         words = {"name": c.name, "tests": c.tests, "heads": c.heads, "kv_heads": c.kv_heads, "tokens": c.tokens,
                  "dim": c.dim, "scale": c.scale, "causal": c.causal}
-        for there, name, value in ((c.window, "window", c.window), (c.documents, "cu_seqlens", list(c.documents)),
+        for there, name, value in ((c.window, "window", c.window), (c.block, "block", list(c.block)),
+                                   (c.sink_tokens, "sink_tokens", c.sink_tokens), (c.documents, "cu_seqlens", list(c.documents)),
                                    (c.padding, "hidden_keys", c.padding), (c.alibi, "alibi_slopes", self.slopes),
                                    (c.softcap, "softcap", c.softcap), (c.sinks, "sinks", self.sinks),
                                    (c.decodes, "query_position", c.tokens - 1)):
@@ -190,6 +195,9 @@ class Problem:
             seen &= j <= i
         if c.window:
             seen &= i - j < c.window
+        if c.block:
+            begin, end = c.block
+            seen |= (begin <= np.minimum(i, j)) & (np.maximum(i, j) < end) | (j < c.sink_tokens) & (j <= i)
         return seen & (document(c, i) == document(c, j))
 
     def _dense(self) -> dict[str, np.ndarray]:

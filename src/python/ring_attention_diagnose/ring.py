@@ -79,6 +79,9 @@ class _Batch:
             scores = self.by_plan("capped")
         if self.plans[0].bias is not None:
             scores = scores + np.stack([plan.bias for plan in self.plans])
+        if any(plan.twice is not None for plan in self.plans):
+            scores = scores + np.stack([np.zeros(plan.seen.shape) if plan.twice is None else plan.twice
+                                        for plan in self.plans])[:, :, :, None]
         seen = np.stack([plan.seen for plan in self.plans])[:, :, :, None]
         hidden = np.array([-self.c.softcap if plan.rules.caps_hidden and self.c.softcap else plan.rules.hidden_score
                            for plan in self.plans])[:, None, None, None, None, None]

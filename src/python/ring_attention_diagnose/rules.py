@@ -16,6 +16,10 @@ from .problem import INF, Case, document
 NO_RANK = -1
 
 
+def in_block(case: Case, position: np.ndarray) -> np.ndarray:
+    return (case.block[0] <= position) & (position < case.block[1])
+
+
 class Turn:
     """The ranks [R, 1] of the ring, and which way parcels travel (+1: to the next rank)."""
 
@@ -117,6 +121,11 @@ class Rules:
     window: Callable[[Case, Pair], np.ndarray] = lambda c, p: p.query.position - p.key.position < c.window
     documents: Callable[[Case, Pair], np.ndarray] = (
         lambda c, p: document(c, p.query.position) == document(c, p.key.position))
+    # What it sees although these hide it.
+    block: Callable[[Case, Pair], np.ndarray] = lambda c, p: in_block(c, p.query.position) & in_block(c, p.key.position)
+    first_keys: Callable[[Case, Pair], np.ndarray] = (
+        lambda c, p: (p.key.position < c.sink_tokens) & (p.key.position <= p.query.position))
+    counts_twice: bool = False  #: first keys that the window reaches as well
     padding: Callable[[Case, Pair], np.ndarray] = lambda c, p: p.content.position >= c.padding
     pads_count: bool = False  #: slots without a token count as tokens
     skips_partial_tiles: bool = False  #: steps of which a rank sees a part

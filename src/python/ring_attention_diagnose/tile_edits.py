@@ -10,7 +10,7 @@ import numpy as np
 from .edits import adds, edit, mistake
 from .placement import PLACEMENTS
 from .problem import INF, document
-from .rules import NO_RANK, Rules, Steps, Turn
+from .rules import NO_RANK, Rules, Steps, Turn, in_block
 
 # ---- which K,V a rank computes with at which step, and whose it takes them to be -------------------------------------
 
@@ -137,6 +137,10 @@ mistake("window-plus-one", window=lambda c, p: _distance(p) - 1 < c.window)
 mistake("window-minus-one", window=lambda c, p: _distance(p) + 1 < c.window)
 mistake("window-local", window=lambda c, p: p.query.slot - p.key.slot < c.window)
 mistake("window-own-only", window=lambda c, p: np.where(p.on_one_rank, _distance(p), 0) < c.window)
+mistake("block-ignored", block=lambda c, p: np.False_)
+mistake("block-local", block=lambda c, p: in_block(c, p.query.slot) & in_block(c, p.key.slot))
+mistake("first-keys-local", first_keys=lambda c, p: (p.key.slot < c.sink_tokens) & (p.key.position <= p.query.position))
+mistake("pairs-counted-twice", counts_twice=True)
 mistake("documents-ignored", documents=_everything)
 mistake("documents-plus-one",
         documents=lambda c, p: document(c, p.query.position, 1) == document(c, p.key.position, 1))

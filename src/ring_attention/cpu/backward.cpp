@@ -47,6 +47,7 @@ void CpuBackward<T>::begin(const BackwardInputs<T>& forward, TokenRanges ranges)
   require_bias_shape(forward.terms.bias.shape(), q);
   forward_ = forward;
   q_ranges_ = std::move(ranges);
+  intervals_ = cpu::QueryIntervals(scoring_.mask, q_ranges_);
   const cpu::HeadWidths widths(static_cast<int>(q.dim), static_cast<int>(forward.out.shape().dim));
   tiles_ = cpu::query_tiles(q_ranges_, kernel_.tile(widths).queries);
   delta_ = row_dot(forward.grad_out, forward.out, forward.grad_lse);
@@ -127,9 +128,9 @@ void CpuBackward<T>::differentiate(const KeyValue<T>& kv, const KeyValueGradient
                                   grad_q_.view().row(batch, head, tile.first).data()};
   cpu::Lanes<T> lanes;
   bool loaded = false;
-  for (int interval = 0; interval < scoring_.mask.parts(); ++interval) {
-    if (!lanes.look(scoring_, batch, head, tile, interval, part.keys, at(kv.k), at(kv.v), forward_.terms.bias,
-                    grad_bias_.view()))
+  for (int interval = 0; interval < intervals_.parts(); ++interval) {
+    if (!lanes.look(scoring_, intervals_, batch, head, tile, interval, part.keys, at(kv.k), at(kv.v),
+                    forward_.terms.bias, grad_bias_.view()))
       continue;
     if (!std::exchange(loaded, true)) kernel_.load(rows, workspace);
     kernel_.attend(lanes.span(), rows, at(gradient.k), at(gradient.v), workspace);

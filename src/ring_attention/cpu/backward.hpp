@@ -52,6 +52,7 @@ class CpuBackward : public BackwardEngine<T> {
   const cpu::BackwardKernel<T>& kernel_;
   BackwardInputs<T> forward_;
   TokenRanges q_ranges_;
+  cpu::QueryIntervals intervals_;
   std::vector<cpu::QueryTile> tiles_;
   Tensor<T> delta_;      // [batch, heads, seq, 1]
   Tensor<T> grad_q_;     // [batch, heads, seq, dim]

@@ -24,6 +24,7 @@ void CpuEngine<T>::begin(View<const T> q, TokenRanges ranges, const Terms<T>& te
   q_ = q;
   bias_ = terms.bias;
   q_ranges_ = std::move(ranges);
+  intervals_ = cpu::QueryIntervals(scoring_.mask, q_ranges_);
   kernel_ = &forward_kernel(kernels_.forward, static_cast<cpu::Size>(q.shape().seq));
   tiles_ = cpu::query_tiles(q_ranges_, kernel_->lanes);
   const Index columns = value_dim.value_or(q.shape().dim);
@@ -64,9 +65,10 @@ void CpuEngine<T>::attend(const KeyValue<T>& kv, Index batch, Index head, Index 
   bool loaded = false;
   Index first_key = 0;
   for (const TokenRange& keys : kv.ranges) {
-    for (int part = 0; part < scoring_.mask.parts(); ++part) {
-      if (!lanes.look(scoring_, batch, head, tile, part, keys, kv.k.row(batch, kv_head, first_key).data(),
-                      kv.v.row(batch, kv_head, first_key).data(), bias_))
+    for (int part = 0; part < intervals_.parts(); ++part) {
+      if (!lanes.look(scoring_, intervals_, batch, head, tile, part, keys,
+                      kv.k.row(batch, kv_head, first_key).data(), kv.v.row(batch, kv_head, first_key).data(),
+                      bias_))
         continue;
       if (!std::exchange(loaded, true)) kernel_->load(rows, workspace);
       kernel_->attend(lanes.span(), rows, workspace);

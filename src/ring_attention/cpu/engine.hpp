@@ -59,6 +59,7 @@ class CpuEngine : public Engine<T> {
   const cpu::ForwardKernel<T>* kernel_ = nullptr;  // of these queries
   View<const T> q_, bias_;
   TokenRanges q_ranges_;
+  cpu::QueryIntervals intervals_;
   std::vector<cpu::QueryTile> tiles_;
   Partial<T> state_;     // m in units of log 2
   Tensor<T> workspace_;  // [1, 1, threads, elements of a tile]

@@ -16,6 +16,14 @@ std::vector<QueryTile> query_tiles(const TokenRanges& queries, int lanes) {
   return tiles;
 }
 
+QueryIntervals::QueryIntervals(const Mask& mask, const TokenRanges& queries)
+    : mask_(mask), queries_(count(queries)) {
+  if (mask.sets == nullptr) return;
+  const std::vector<Index> all = positions(queries);
+  for (int part = 0; part < mask.parts(); ++part)
+    for (const Index query : all) table_.push_back(mask.visible(query, part));
+}
+
 template <class T>
 Tensor<T> workspaces(int threads, Size elements) {
   // Each starts at a multiple of 64 bytes, and a page behind the last: the hardware's prefetcher runs on behind the end
@@ -39,16 +47,16 @@ PairMatrix<T> pairs_of(const View<T>& array, Index batch, Index head, const Quer
 }  // namespace
 
 template <class T>
-bool Lanes<T>::look(const Scoring& scoring, Index batch, Index head, const QueryTile& tile, int part,
-                    const TokenRange& keys, const T* k, const T* v, const View<const T>& bias,
-                    const View<T>& grad_bias) {
+bool Lanes<T>::look(const Scoring& scoring, const QueryIntervals& intervals, Index batch, Index head,
+                    const QueryTile& tile, int part, const TokenRange& keys, const T* k, const T* v,
+                    const View<const T>& bias, const View<T>& grad_bias) {
   require(keys.count <= std::numeric_limits<int>::max(), "a rank holds at most 2^31 - 1 keys of a range");
   const Dropout& dropout = scoring.dropout;
   bool any = false;
   const auto queries = static_cast<std::size_t>(tile.queries.count);
   for (std::size_t i = 0; i < queries; ++i) {
     const Index query = tile.queries.position(static_cast<Index>(i));
-    const Interval seen = scoring.mask.visible(query, part);
+    const Interval seen = intervals.visible(tile, static_cast<Index>(i), part);
     begin_[i] = static_cast<int>(keys.before(seen.begin));
     end_[i] = static_cast<int>(keys.before(seen.end));
     distance_[i] = static_cast<T>(keys.begin - (query + scoring.mask.offset));

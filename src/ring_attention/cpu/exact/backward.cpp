@@ -49,6 +49,7 @@ void SameBitsBackward::begin(const BackwardInputs<float>& forward, const TokenRa
   require(forward.has(count(ranges)), "SameBitsBackward: q, out, dO and lse belong to the same queries");
   require_bias_shape(forward.terms.bias.shape(), q);
   forward_ = forward;
+  intervals_ = cpu::QueryIntervals(scoring_.mask, ranges);
   queries_ = tiles_of(ranges, query_tiling_);
   key_tiles_ = 0;
   grad_q_ = ExactRows(q);
@@ -69,7 +70,7 @@ void SameBitsBackward::accumulate(const KeyValue<float>& kv, const KeyValueGradi
         sums.shape().dim == ExactFormat{dim}.words() || sums.shape().dim == ExactFormat{dim, true}.words(),
         "SameBitsBackward: dK and dV are rows of exact sums");
   const std::vector<TokenTile> keys = key_tiles(kv, key_tiling_);
-  key_tiles_ += std::ssize(keys) * scoring_.mask.parts();  // an interval of a tile is a term of dQ
+  key_tiles_ += std::ssize(keys) * intervals_.parts();  // an interval of a tile is a term of dQ
   if (key_tiles_ > ExactFormat::most_terms) grad_q_.widen();
 
   // With fewer pairs of (batch, KV head) than threads, each is cut into parts of queries and of keys. In round t part p of
@@ -150,9 +151,9 @@ void SameBitsBackward::differentiate(const Task& task, const KeyValue<float>& kv
   for (const TokenTile& tile : keys) {
     bool seen = false;
     for (Panel& panel : all)
-      for (int part = 0; part < scoring_.mask.parts(); ++part) {
-        if (!lanes.look(scoring_, batch, head, {panel.queries.tokens, panel.queries.first}, part, tile.tokens,
-                        kv.k.row(batch, kv_head, tile.first).data(),
+      for (int part = 0; part < intervals_.parts(); ++part) {
+        if (!lanes.look(scoring_, intervals_, batch, head, {panel.queries.tokens, panel.queries.first}, part,
+                        tile.tokens, kv.k.row(batch, kv_head, tile.first).data(),
                         kv.v.row(batch, kv_head, tile.first).data(), forward_.terms.bias, grad_bias_.view()))
           continue;
         if (!std::exchange(seen, true)) {

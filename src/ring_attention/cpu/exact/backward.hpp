@@ -56,6 +56,7 @@ class SameBitsBackward : public BackwardEngine<float> {
   Tiling query_tiling_, key_tiling_;
   const cpu::Kernels<float>& kernels_;
   BackwardInputs<float> forward_;
+  cpu::QueryIntervals intervals_;
   std::vector<TokenTile> queries_;
   Index key_tiles_ = 0;
   Tensor<float> delta_;  // [batch, heads, seq, 1]

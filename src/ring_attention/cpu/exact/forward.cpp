@@ -26,6 +26,7 @@ void SameBitsEngine::begin(View<const float> q, const TokenRanges& ranges, const
   require_bias_shape(terms.bias.shape(), q.shape());
   q_ = q;
   bias_ = terms.bias;
+  intervals_ = cpu::QueryIntervals(scoring_.mask, ranges);
   key_tiles_ = 0;
   state_ = ExactPartial::empty(q.shape().with_dim(value_dim.value_or(q.shape().dim)));
   queries_.clear();
@@ -47,7 +48,7 @@ void SameBitsEngine::accumulate(const KeyValue<float>& kv, const Progress& progr
   const Index group =
       require_attention_shapes(q, kv.k.shape(), kv.v.shape(), q.with_dim(state_.o.format().dim));
   const std::vector<TokenTile> keys = key_tiles(kv, key_tiling_);
-  key_tiles_ += std::ssize(keys) * scoring_.mask.parts();     // an interval of a tile is a term
+  key_tiles_ += std::ssize(keys) * intervals_.parts();        // an interval of a tile is a term
   if (key_tiles_ >= ExactFormat::most_terms) state_.widen();  // a sink is one more term
 
   // In CpuEngine's order: the heads of a group share K,V in the cache, and long rows come first.
@@ -83,8 +84,8 @@ void SameBitsEngine::attend(const Task& task, const KeyValue<float>& kv, const s
   };
   cpu::Lanes<float> lanes;
   for (const TokenTile& tile : keys)
-    for (int part = 0; part < scoring_.mask.parts(); ++part) {
-      if (!lanes.look(scoring_, batch, head, {queries.tokens, queries.first}, part, tile.tokens,
+    for (int part = 0; part < intervals_.parts(); ++part) {
+      if (!lanes.look(scoring_, intervals_, batch, head, {queries.tokens, queries.first}, part, tile.tokens,
                       kv.k.row(batch, kv_head, tile.first).data(),
                       kv.v.row(batch, kv_head, tile.first).data(), bias_))
         continue;

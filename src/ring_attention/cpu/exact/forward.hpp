@@ -53,6 +53,7 @@ class SameBitsEngine : public Engine<float> {
   Tiling query_tiling_, key_tiling_;
   const cpu::ForwardKernel<float>* kernel_ = nullptr;  // of these queries
   View<const float> q_, bias_;
+  cpu::QueryIntervals intervals_;
   std::vector<TokenTile> queries_;
   Index key_tiles_ = 0;  // seen so far
   ExactPartial state_;
