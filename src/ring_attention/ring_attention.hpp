@@ -222,8 +222,8 @@ class Attention {
 /// \param bias     `[batch or 1, heads or 1, tokens, S of the keys]`: a row for each query of this rank, a column for
 ///                 each key of the sequence in the order of positions; -inf hides a key. Without a bias:
 ///                 std::nullopt, on all ranks.
-/// \returns out, like q with the dim of v, and lse `[batch, heads, tokens, 1]`, the natural logarithm of sum e^s; the caller owns them.
-///          A query that sees no key has out = 0 and lse = -inf; with sinks its lse is the sink of its head.
+/// \returns out, like q with the dim of v, and lse `[batch, heads, tokens, 1]`, the natural logarithm of sum e^s; the caller
+///          owns them. A query that sees no key has out = 0 and lse = -inf; with sinks its lse is the sink of its head.
 /// \throws AgreedError, InputError, Error: see above
 ///
 /// q, k and v belong to the caller; the call reads them until it returns, and does not change them.

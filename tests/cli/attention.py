@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 @dataclass
 class Problem:
-    """Flat lists q, k, v (and dout); shapes are (B, H, S, D), and v has `value_dim` columns (default: D). `sees` and `bias` say what a pair of positions is to
-    each other: query i is at token i + offset. `dense_bias(b, h, i, j)` and `factor(b, h, i, j)`, that of the dropout,
-    take the index of the query. `sinks` has one logit a head."""
+    """Flat lists q, k, v (and dout); shapes are (B, H, S, D), and v and dout have `value_dim` columns (default: D).
+    `sees` and `bias` say what a pair of positions is to each other: query i is at token i + offset. `dense_bias(b,
+    h, i, j)` and `factor(b, h, i, j)`, that of the dropout, take the index of the query. `sinks` has one logit a
+    head."""
 
     q: list
     k: list

@@ -118,6 +118,11 @@ class EmulatedTest(harness.CommandTest):
                 for name, content in want.items():
                     self.assertEqual(content, got[name], name)
 
+    def test_values_of_another_width_are_refused(self):
+        for ranks in (1, 3):
+            result = self.run_ranks(ranks, *self.WITH_GPU, *"--random 1,2,29,16 --value-dim 8 --backward --check".split())
+            self.assert_refused(result, "the kernels of the GPU take a V of as many columns as K has: V has 8 and K 16")
+
     # ---- bias, dropout and sinks
 
     WITH_GPU = "run --device cuda --share-gpu".split()

@@ -26,8 +26,8 @@ inline void add_terms(Case& what, std::size_t turn) {
     what.scoring.dropout = {.probability = 0.4, .seed = 7, .step = 1, .layer = 2, .first_head = 3};
 }
 
-/// Every mask, with a V of each width, at lengths that nothing divides, of fewer tokens than ranks, and of several tiles of the fast kernels; every
-/// placement, number of heads that share K,V, kind of bias, sinks and dropout are in turn with these.
+/// Every mask at lengths that nothing divides, of fewer tokens than ranks, and of several tiles of the fast kernels; every
+/// placement, number of heads that share K,V, width of V, kind of bias, sinks and dropout are in turn with these.
 inline std::vector<NamedCase> named_cases() {
   std::vector<NamedCase> all;
   constexpr std::pair<Index, Index> heads[] = {{4, 4}, {4, 2}, {6, 3},
@@ -67,7 +67,7 @@ inline std::vector<NamedCase> named_cases() {
                   .dim = 5,
                   .scoring = {.scale = 30, .softcap = 4},
                   .spike_every = 4}});
-  // Multi-head latent attention (DeepSeek-V2): K has the columns of a position besides.
+  // Multi-head latent attention (DeepSeek-V2): a head of K has 64 columns more than one of V, for the position.
   all.push_back({"MLA",
                  {.group = 2,
                   .queries = 30,

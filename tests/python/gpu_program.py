@@ -156,6 +156,10 @@ def errors():
     refused("k has 2 dimensions", lambda: ra.attention(q, gpu.Array(arrays[1][0, 0]), v))
     refused("v is [1, 1, 29, 8] where", lambda: ra.attention(
         q, k, gpu.Array(arrays[2][:, :1])))
+    narrow = gpu.Array(np.ascontiguousarray(arrays[2][..., :5]))
+    limit = "the kernels of the GPU take a V of as many columns as K has: V has 5 and K 8"
+    refused(limit, lambda: ra.attention(q, k, narrow))
+    refused(limit, lambda: ra.ring_attention(q, k, narrow, seq=29 * ra.size(), placement="contiguous"))
     ra._core.has_gpu = False
     refused("this build of ring_attention has no GPU parts", lambda: ra.attention(q, k, v))
     ra._core.has_gpu = True

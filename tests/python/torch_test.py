@@ -43,7 +43,8 @@ class Torch(unittest.TestCase):
         for number in range(100):
             batch, heads, queries, keys, dim = (int(x) for x in rng.integers((1, 1, 1, 1, 1), (3, 4, 40, 40, 33)))
             group = int(rng.integers(1, 4))
-            q, k, v = random(batch, heads * group, queries, dim), random(batch, heads, keys, dim), random(batch, heads, keys, (dim, 3, 21)[number % 3])
+            q, k = random(batch, heads * group, queries, dim), random(batch, heads, keys, dim)
+            v = random(batch, heads, keys, (dim, 3, 21)[number % 3])
             words = [{}, {"is_causal": True}, {"scale": 0.4}, {"attn_mask": random(queries, keys)},
                      {"attn_mask": random(batch, 1, queries, keys)},
                      {"attn_mask": torch.rand(1, keys) < 0.8}][number % 6]

@@ -11,10 +11,10 @@ from ._arrays import Gradients, Result, arrays_of, require_finite, scoring_here,
 def attention(q, k, v, *, bias=None, positions=None, threads=0, check=False, stream=None, **words) -> Result:
     """out = softmax(scale * q k^T + bias) v on this process.
 
-    q [B, H, Sq, D]; k [B, Hkv, Sk, D], v [B, Hkv, Sk, Dv], where Hkv divides H; B, or B and H, may be left out. The package's docstring
-    describes the keywords. positions: (of the queries, of the keys) in a longer sequence, of which q, k and v hold some
-    tokens, and to which documents and q_offset (default then 0) belong; default: 0, 1, .... Returns (out, lse): out [B, H, Sq, Dv],
-    lse [B, H, Sq]. A query that sees no key has out = 0 and lse = -inf, or the sink of its head.
+    q [B, H, Sq, D]; k [B, Hkv, Sk, D]; v [B, Hkv, Sk, Dv], where Hkv divides H; B, or B and H, may be left out. The package's
+    docstring describes the keywords. positions: (of the queries, of the keys) in a longer sequence, of which q, k and v hold
+    some tokens, and to which documents and q_offset (default then 0) belong; default: 0, 1, .... Returns (out, lse): out
+    [B, H, Sq, Dv], lse [B, H, Sq]. A query that sees no key has out = 0 and lse = -inf, or the sink of its head.
     """
     arrays = arrays_of(q, stream)
     k, v = arrays.take("k", k), arrays.take("v", v)

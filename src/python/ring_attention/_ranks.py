@@ -71,8 +71,8 @@ def ring_attention(q_shard, k_shard, v_shard, *, seq, placement="zigzag", parall
     bias       a row for each query of this rank, a column for each key of the sequence
     kernel     None: the library's. Otherwise kernel(q, k, v, mask, scale) -> (out, lse) computes the attention of this rank's
                queries over the keys of one rank: q [B, H, Sq, D]; k [B, Hkv, Sk, D]; v [B, Hkv, Sk, Dv]; mask None or bool
-               [Sq, Sk], True where a query sees a key; out [B, H, Sq, Dv]; lse [B, H, Sq]. Rows of a query that sees none of these keys may hold
-               anything. This function merges the results. Not with bias, alibi or dropout; no backward.
+               [Sq, Sk], True where a query sees a key; out [B, H, Sq, Dv]; lse [B, H, Sq]. Rows of a query that sees none of
+               these keys may hold anything. This function merges the results. Not with bias, alibi or dropout; no backward.
     comm       a communicator of mpi4py, whose ranks call together and share the sequence; None: all ranks of the job
     group      instead of comm: a ProcessGroup of PyTorch, a communicator of any mpi4py, or a rank of threads()
     The package's docstring describes the other keywords, which must be the same on all ranks. An exception on one rank only,

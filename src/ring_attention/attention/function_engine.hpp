@@ -27,8 +27,8 @@ struct AttentionTask {
   const Scoring& scoring;      ///< what the function applies: scale, mask, ALiBi, dropout; without sinks
 };
 
-/// Attention of these queries over these keys alone: out `[batch, heads, queries, value_dim]` and lse [batch, heads, queries, 1]. A query that sees none
-/// of the keys has lse = -inf; its out may be anything.
+/// Attention of these queries over these keys alone: out [batch, heads, queries, value_dim] and lse [batch, heads, queries,
+/// 1]. A query that sees none of the keys has lse = -inf; its out may be anything.
 template <class T>
 using AttentionFunction = std::function<AttentionResult<T>(const AttentionTask<T>&)>;
 

@@ -101,7 +101,8 @@ struct BackwardTile {
   Size cache;           ///< that the tile is cut for, of the instruction set
 };
 
-/// One kernel for the backward, used like a ForwardKernel; `attend` adds to dK, [keys][dim], and dV, [keys][value_dim], of the span.
+/// One kernel for the backward, used like a ForwardKernel; `attend` adds to dK, [keys][dim], and to dV, [keys][value_dim], of
+/// the span.
 template <class T>
 struct BackwardKernel {
   BackwardTile (*tile)(HeadWidths);

@@ -12,7 +12,8 @@
 namespace ring_attention {
 
 /// A SameBitsEngine that has begun on these queries.
-/// \param block  tokens in a tile of the readable engine; 0: the fast one  \param value_dim  columns of v  \throws InputError as the engine does
+/// \param block  tokens in a tile of the readable engine; 0: the fast one  \param value_dim  columns of v
+/// \throws InputError as the engine does
 [[nodiscard]] std::unique_ptr<Engine<float>> same_bits_forward(const Scoring& scoring,
                                                                const CpuOptions& options, Index block,
                                                                View<const float> q, const TokenRanges& ranges,

@@ -12,8 +12,8 @@ namespace ring_attention {
 
 /// begin(forward), then accumulate(kv, gradient) once per piece of keys, then finish() -> dQ.
 ///
-/// Every range of queries and of keys begins with a tile. dK and dV are added to rows of exact sums: `gradient` is
-/// `[batch, kv_heads, tokens, words]` each (ExactFormat, wide or not). dQ of a pair of tiles is one term, and so are dK and dV for
+/// Every range of queries and of keys begins with a tile. dK and dV are added to rows of exact sums: each of `gradient` is
+/// `[batch, kv_heads, tokens, words]` (ExactFormat, wide or not). dQ of a pair of tiles is one term, and so are dK and dV for
 /// each query head. dBias has one term for each pair of tokens and head; where it broadcasts, they are added in the order of
 /// batch and head.
 /// Memory: 8 (dim + 1) bytes a query for dQ, 16 dim + 8 beyond 1023 tiles of keys; and a tile of queries a thread.
