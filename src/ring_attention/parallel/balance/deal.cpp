@@ -148,9 +148,11 @@ DealCost Deal::cost(bool whole) {
   DealCost cost;
   const std::vector<std::int32_t>& ends = work_.ends();
   Index sum = 0;
-  for (const std::int32_t end : ends) {
-    cost.path = std::max<Index>(cost.path, end);
-    sum += end;
+  for (std::size_t rank = 0; rank < ends.size(); ++rank) {
+    sum += ends[rank];
+    if (ends[rank] <= cost.path) continue;
+    cost.path = ends[rank];
+    cost.last = static_cast<int>(rank);
   }
   const Index mean = sum / std::ssize(ends);
   for (const std::int32_t end : ends) cost.squares += (end - mean) * (end - mean);

@@ -36,6 +36,7 @@ class RingWork {
 struct DealCost {
   Index path = 0;     ///< tiles until the last rank of the ring has ended
   Index squares = 0;  ///< of the distances of the ranks' ends from their mean
+  int last = 0;       ///< a rank that ends last
   Index busiest = 0;  ///< tiles of the rank that computes most
   Index hops = 0;     ///< tokens of K,V times their hops over the ring
   Index ranges = 0;   ///< runs of neighbouring chunks, of all ranks

@@ -90,7 +90,8 @@ class Search {
     Deal deal(chunks_, start, ranks_);
     DealCost cost = deal.cost(false);
     for (Index trial = 0; trial < trials_ && cost.path > ideal_ + ideal_ / 512; ++trial) {
-      const Index one = any_chunk(), other = any_chunk();
+      const Index any = any_chunk(), other = any_chunk();
+      const Index one = trial % 2 == 0 ? any : chunk_of(deal, cost.last, any);
       if (!may_swap(deal, one, other)) continue;
       const DealCost swapped = deal.cost_of_swap(one, other, false);
       if (is_shorter(cost, swapped)) continue;
@@ -125,6 +126,12 @@ class Search {
     const int a = deal.rank_of(one), b = deal.rank_of(other);
     const Index longer = chunks_.tokens(one).count - chunks_.tokens(other).count;
     return a != b && may_have(deal.tokens(a) - longer) && may_have(deal.tokens(b) + longer);
+  }
+  /// The first chunk of a rank from `from` on; `from` where there is none.
+  [[nodiscard]] Index chunk_of(const Deal& deal, int rank, Index from) const {
+    const auto begin = deal.rank_of().begin() + from;
+    const auto found = std::find(begin, deal.rank_of().end(), rank);
+    return found == deal.rank_of().end() ? from : found - deal.rank_of().begin();
   }
   /// The first chunk from `from` on that is behind a chunk of the rank of `other`; `from` where there is none.
   [[nodiscard]] Index behind_a_run(const Deal& deal, Index other, Index from) const {
@@ -198,11 +205,11 @@ RankOfChunk best_deal(const ChunkTiles& chunks, int ranks, std::uint64_t seed) {
   const Interval tokens = even_tokens(chunks, ranks);
   Search search(chunks, ranks, tokens, seed);
   std::vector<Found> found = search.known();
-  const RankOfChunk best_known = shortest(found).rank_of;
+  const std::vector<Found> known = found;
   const std::vector<Found> grouped = in_groups(chunks, ranks, tokens, seed);
   found.insert(found.end(), grouped.begin(), grouped.end());
   if (!grouped.empty()) found.push_back(search.shortened(shortest(grouped).rank_of));
-  found.push_back(search.shortened(best_known));
+  for (const Found& start : known) found.push_back(search.shortened(start.rank_of));
 
   const DealCost best = shortest(found).cost;
   DealCost limit{.path = and_three_percent(best.path), .busiest = best.busiest};
