@@ -39,7 +39,7 @@ void check_blocks(Lesson& lesson, const costs::Head& h, const RandomProblem& pro
                std::to_string(unlike.back()) + " of " + std::to_string(got.out.size())});
   }
   lesson.print(table);
-  lesson.check("every block: bit for bit the library's engine with that block", same_bits);
+  lesson.check("every block: bit for bit the library's readable engine with that block", same_bits);
   lesson.check("every block: out agrees with the dense reference in double", worst_out);
   lesson.check("every block: lse agrees with the dense reference in double", worst_lse);
   lesson.record("blocks", blocks);

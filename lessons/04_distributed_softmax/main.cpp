@@ -80,8 +80,9 @@ int softmax_lesson(int argc, char** argv, const Communicator& comm) {
   if (!lesson.has_mutant() || lesson.mutant("small-messages"))
     show_deadlock(lesson, comm, lesson.mutant("small-messages") ? 1024 : 64 << 20);
   show_cost(lesson, comm, own, traffic);
-  return lesson.finish(format("%d ranks, %d scores: one softmax by N - 1 = %d messages of 8 bytes",
-                              comm.size(), static_cast<int>(seq), comm.size() - 1));
+  return lesson.finish(
+      format("%d ranks, %d scores: one softmax by a chain of N - 1 = %d messages and a broadcast",
+             comm.size(), static_cast<int>(seq), comm.size() - 1));
 }
 
 int main(int argc, char** argv) {

@@ -19,8 +19,8 @@ namespace ring_attention {
 ///
 /// At step t a rank adds what its queries contribute to the gradients of owner(t). That parcel left the
 /// previous rank at the end of its own step t - 1, so it travels while this rank computes: N - 1 hops for
-/// K,V and N for dK,dV. Each step is summed by itself first and added to the parcel once, so that every
-/// transport adds in the same order. Memory: four KV shards, and six of gradients.
+/// K,V and N for dK,dV. Each step is summed by itself first and added to the parcel once, so that a
+/// step need not wait for the parcel, whose hop it hides. Memory: four KV shards, and six of gradients.
 template <class T>
 void ring_backward(BackwardEngine<T>& engine, Transport& kv_transport, Transport& gradient_transport,
                    KvParcel<T>& kv, KvParcel<SumOf<T>>& gradients) {
