@@ -10,10 +10,10 @@
 
 #include "plan/ring_recurrence.hpp"
 #include "ring_attention/attention/exact/tiling.hpp"
-#include "ring_attention/core/blocks.hpp"
 #include "ring_attention/core/error.hpp"
 #include "ring_attention/parallel/balance/search.hpp"
 #include "ring_attention/ring/kv_hops.hpp"
+#include "ring_attention/ring/topology.hpp"
 #include "support/cases.hpp"
 
 namespace ring_attention::test {
@@ -238,7 +238,7 @@ TEST(Balance, OfTheSameBitsHoldsWholeTiles) {
         EXPECT_NO_THROW((void)tiles_of(placement.ranges(rank), Tiling(tile, mask.documents))) << tile;
       expect_even(placement, (documents ? 3 : 1) * balanced_chunk(8000, 5, tile));
       const Balance balance = balance_of(placement, mask);
-      EXPECT_LE(balance.relative(balance.path), 1.25 * balance.relative(balance.bound)) << tile;
+      EXPECT_LE(balance.relative(balance.path), 1.35 * balance.relative(balance.bound)) << tile;
     }
 }
 

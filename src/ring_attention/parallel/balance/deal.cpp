@@ -34,7 +34,6 @@ const std::vector<std::int32_t>& RingWork::ends() {
     std::ranges::copy(ends_, begins_.begin() + 1);
     begins_.front() = ends_.back();
     begins_.back() = ends_.front();
-    if (step + 1 == n) begins_.assign(n + 2, 0);  // nothing is sent, so no rank waits
     for (std::size_t r = 0; r < n; ++r)
       ends_[r] = std::max(ends_[r] + tiles[r], std::max(begins_[r], begins_[r + 2]));
   }

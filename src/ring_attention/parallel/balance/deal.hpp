@@ -22,6 +22,7 @@ class RingWork {
   [[nodiscard]] Index busiest() const;
   /// The end of the last step on each rank, in tiles, by the recurrence of lesson 14 with hops that take no time: a
   /// rank begins a step when it has computed the one before, and both neighbours have begun that one.
+  /// Without a message in the last step the longest of them is the same.
   [[nodiscard]] const std::vector<std::int32_t>& ends();
   /// How many hops the K,V of each rank make: as far as the last rank that computes a tile with them.
   [[nodiscard]] std::vector<int> hops() const;
