@@ -173,6 +173,22 @@ TEST(Arguments, ScoringThatIsNoNumber) {
                          "mask.offset");
 }
 
+Mask with_sets(MaskSets sets) {
+  Mask mask = Mask::causal();
+  mask.sets = std::make_shared<const MaskSets>(std::move(sets));
+  return mask;
+}
+
+TEST(Arguments, TheSetsOfAMask) {
+  expect_refused_on_some([](auto& a) { a.scoring.mask = with_sets({.blocks = {{0, 18}}}); },
+                         "blocks (a prefix is the first one): 0:18 is no interval begin:end of the 17 keys");
+  expect_refused_on_some([](auto& a) { a.scoring.mask = with_sets({.rows = {{0, 1}}, .width = 1}); },
+                         "intervals: 1 of them, 1 for a query, and there are 13 queries");
+  std::vector<Interval> rows(26, {3, 5});
+  expect_refused_on_some([&](auto& a) { a.scoring.mask = with_sets({.rows = rows, .width = 2}); },
+                         "intervals of query 0: 3:5 begins before 5");
+}
+
 TEST(Arguments, MoreThanThereCanBe) {
   expect_refused([](auto& a) { a.placement.queries = placed(Index{1} << 46U); }, "more than 2^48 elements");
   expect_refused([](auto& a) { a.placement.keys = placed(Index{1} << 42U); }, "at most 2^31 - 1");
@@ -241,6 +257,18 @@ TEST(Disagreement, OnTheDocuments) {
   expect_disagreement(
       [](auto& a) { a.scoring.mask.documents = std::make_shared<const Documents>(std::vector<Index>{0}); },
       "no documents", "documents");
+}
+
+TEST(Disagreement, OnTheSetsOfAMask) {
+  const auto of_rank = [](const MaskSets& first, const MaskSets& others) {
+    return [=](auto& a) { a.scoring.mask = with_sets(rank_of_world() == 0 ? first : others); };
+  };
+  if (placed(0).ranks() == 1) return;
+  expect_refused(of_rank({.sink_tokens = 2}, {.sink_tokens = 3}), "sink tokens 3");
+  std::vector<Interval> rows(13, {3, 5}), others = rows;
+  others.back().end = 6;
+  expect_refused(of_rank({.rows = rows, .width = 1}, {.rows = others, .width = 1}),
+                 "rank 0 has blocks none, sink tokens 0");
 }
 
 TEST(Disagreement, EmptyDocumentsChangeNothing) {

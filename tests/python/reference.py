@@ -127,8 +127,8 @@ def random_case(number, queries=None, keys=None):
     if rng.random() < 0.3:
         inner = np.sort(rng.integers(0, keys + 1, 3))
         words["documents"] = [0, *map(int, inner), keys]
-    elif rng.random() < 0.4:
-        words.update(random_sets(rng, queries, keys))
+    elif number % 3 == 0:
+        words.update(random_sets(np.random.default_rng(number), queries, keys))
     if rng.random() < 0.3:
         words["alibi"] = True
     if rng.random() < 0.3:

@@ -74,10 +74,11 @@ class Torch(unittest.TestCase):
     def test_operators_pass_the_checks_of_pytorch(self):
         q, k, v = random(1, 4, 5, 2), random(1, 2, 6, 2), random(1, 2, 6, 3)
         bias, sink, documents = random(5, 6), random(4), torch.tensor([0, 2, 6], dtype=torch.int32)
-        for some in ((None, None, None), (bias, sink, documents)):
+        intervals = torch.tensor([[0, 1], [2, 5]]).expand(5, 2, 2).contiguous()
+        for some in ((None, None, None, None), (bias, sink, documents, intervals)):
             words = [default for _, default in module._WORDS.values()]
             torch.library.opcheck(torch.ops.ring_attention.forward.default, (q, k, v, *some, *words))
-            out, lse = attention(q, k, v, bias=some[0], sink=some[1], documents=some[2])
+            out, lse = attention(q, k, v, bias=some[0], sink=some[1], documents=some[2], intervals=some[3])
             detached = [None if x is None else x.detach() for x in (out, lse, out, lse, q, k, v, *some)]
             torch.library.opcheck(torch.ops.ring_attention.backward.default, (*detached, *words))
 
