@@ -38,15 +38,14 @@ inline void show_deals(Lesson& lesson) {
                }));
 }
 
-/// Each packed sequence with each placement.
+/// Each packed sequence with each placement, and a mask that is not causal.
 inline void show_balanced(Lesson& lesson) {
   constexpr int ranks = 8;
-  Table table({"documents", "contiguous", "striped", "zigzag", "balanced", "K,V hops", "ranges"});
+  Table table({"mask", "contiguous", "striped", "zigzag", "balanced", "K,V hops", "ranges"});
   bool near_the_bound = true, near_the_best = true;
   std::vector<std::vector<double>> paths;
-  for (const Packed& packed : packed_sequences) {
-    const Mask mask = packed.mask();
-    std::vector<std::string> cells{packed.name};
+  const auto add_row = [&](const char* name, Index tokens, const Mask& mask) {
+    std::vector<std::string> cells{name};
     std::vector<double>& path = paths.emplace_back();
     const auto add = [&](const Placement& placement) {
       const Balance balance = balance_of(placement, mask);
@@ -54,15 +53,19 @@ inline void show_balanced(Lesson& lesson) {
       cells.push_back(format("%.2f / %.2f", balance.relative(balance.busiest), path.back()));
       return balance;
     };
-    for (const PlacementKind kind : placement_kinds) (void)add({kind, packed.tokens(), ranks});
-    const Balance balance = add(balanced(packed.tokens(), ranks, mask));
+    for (const PlacementKind kind : placement_kinds) (void)add({kind, tokens, ranks});
+    const Balance balance = add(balanced(tokens, ranks, mask));
     near_the_bound = near_the_bound && path.back() <= 1.08 * balance.relative(balance.bound);
     near_the_best = near_the_best && path.back() <= 1.03 * std::ranges::min(path) + 1e-9;
-    cells.push_back(format("%.0f %%", 100.0 * static_cast<double>(balance.hops) /
-                                          static_cast<double>(packed.tokens() * (ranks - 1))));
+    cells.push_back(format(
+        "%.0f %%", 100.0 * static_cast<double>(balance.hops) / static_cast<double>(tokens * (ranks - 1))));
     cells.push_back(std::to_string(balance.ranges));
     table.row(cells);
-  }
+  };
+  for (const Packed& packed : packed_sequences) add_row(packed.name, packed.tokens(), packed.mask());
+  Mask prefix = Mask::causal();
+  prefix.sets = std::make_shared<const MaskSets>(MaskSets{.blocks = {{0, 4096}}});
+  add_row("half a prefix", 8192, prefix);
   lesson.print(table);
   lesson.record("balanced_path", paths);
   lesson.check("balanced is within 8 % of what no deal of chunks can beat", near_the_bound);

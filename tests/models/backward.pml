@@ -8,7 +8,7 @@
      |     engine.accumulate(kv.current(), {step_gradient.k(owner), step_gradient.v(owner)}, progress);
      |     if (step > 0) {  // dK,dV of these K,V are here
      |       gradient_transport.finish();
-     |     gradients.memory().add(gradients.elements(), std::span<const SumOf<T>>(step_gradient.elements(owner)));
+     |     gradients.add_spare();
      |     if (step < ring.gradient_hops()) gradient_transport.start(gradients.exchange(ring.owner(step + 1)));
      |       kv_transport.finish();
      |   if (ring.gradient_hops() == ring.steps()) {  // the last hop returns this rank's own parcel

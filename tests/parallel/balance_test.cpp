@@ -55,14 +55,16 @@ std::vector<NamedMask> table() {
   Dice dice(7, 0);
   std::vector<Index> one_long{S * 7 / 8};
   one_long.insert(one_long.end(), 8, S / 64);
-  Mask forward;
-  forward.right = S / 2;
+  Mask prefix = Mask::causal(), sinks = window(1024);
+  prefix.sets = std::make_shared<const MaskSets>(MaskSets{.blocks = {{0, S / 2}}});
+  sinks.sets = std::make_shared<const MaskSets>(MaskSets{.sink_tokens = 4});
   return {{"causal", Mask::causal()},
           {"30, 20, 40, 10 %", packed({S * 3 / 10, S / 5, S * 4 / 10, S - S * 3 / 10 - S / 5 - S * 4 / 10})},
           {"log-normal", packed(log_normal(dice, S, 6.5, 1.2))},
           {"7/8, then 8 short", packed(one_long)},
           {"window 1024", window(1024)},
-          {"half of the keys ahead", forward}};
+          {"half a prefix", prefix},
+          {"window 1024, 4 sinks", sinks}};
 }
 
 /// Tiles of each rank and step, [rank][step], one coverage for each tile.

@@ -158,6 +158,7 @@ TEST(IgnoredFlags, OfBench) {
   flags.need_nothing({"--seq 16", "--batch 2", "--heads 4", "--kv-heads 2", "--dim 8", "--causal",
                       "--backward", "--repetitions 2", "--json", "--trace a"});
   flags.pair("--dtype float64", "--device cpu", "--device cuda");
+  flags.pair("--placement zigzag", "--parallel ring", "--parallel ulysses");
   Flags<BenchDecodeOptions> decode(declare_bench_decode_options, "");
   try_job(decode);
   decode.need_nothing({"--seq 16", "--batch 2", "--heads 16", "--kv-heads 2", "--dim 8", "--repetitions 2",

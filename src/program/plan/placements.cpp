@@ -33,6 +33,8 @@ Mask mask_of(const PlacementsOptions& options) {
   }
   if (!options.documents.empty())
     mask.documents = std::make_shared<const Documents>(read_documents(options.documents, options.seq));
+  validate(options.masks, options.causal, !options.window.empty());
+  mask.sets = mask_sets_of(options.masks, options.seq, options.seq);
   return mask;
 }
 
@@ -47,6 +49,7 @@ void declare_placements_options(CommandLine& command, PlacementsOptions& options
                {-1, largest_position});
   command.option("--documents", options.documents,
                  "cu_seqlens, .npy of integers 0, end, end, ..., S: no query sees another document");
+  declare_mask_flags(command, options.masks);
   command.flag("--json", options.json, "Print one JSON object instead of text");
   command.footer(placements_notes);
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "cli/command_line.hpp"
+#include "program/run/mask_flags.hpp"
 
 namespace ring_attention {
 
@@ -14,6 +15,7 @@ struct PlacementsOptions {
   bool causal = false;
   std::vector<Index> window;  ///< LEFT, RIGHT; -1: unlimited; empty: no window
   std::string documents;      ///< a file of cu_seqlens; empty: one document
+  MaskFlags masks;
   bool json = false;
 };
 

@@ -67,6 +67,19 @@ std::vector<Index> read_intervals(const std::string& file, Index queries) {
   return numbers;
 }
 
+/// \param numbers  of the file of --intervals, if there is one
+std::shared_ptr<const MaskSets> sets_of(const MaskFlags& flags, const std::vector<Index>& numbers,
+                                        Index queries, Index keys) {
+  MaskSets sets = named_sets(flags);
+  if (!flags.intervals.empty()) {
+    sets.width = static_cast<int>(std::min(numbers.front(), largest_count));
+    for (std::size_t i = 1; i < numbers.size(); i += 2) sets.rows.push_back({numbers[i], numbers[i + 1]});
+  }
+  if (const auto fault = sets.fault(queries, keys))
+    throw InputError((flags.intervals.empty() ? "" : flags.intervals + ": ") + *fault);
+  return std::make_shared<const MaskSets>(std::move(sets));
+}
+
 }  // namespace
 
 void declare_mask_flags(CommandLine& command, MaskFlags& flags) {
@@ -122,16 +135,16 @@ std::shared_ptr<const MaskSets> mask_sets_of(const Communicator& comm, const Mas
     });
     broadcast(comm, numbers);
   }
-  MaskSets sets = named_sets(flags);
-  agree(comm, [&] {
-    if (!flags.intervals.empty()) {
-      sets.width = static_cast<int>(std::min(numbers.front(), largest_count));
-      for (std::size_t i = 1; i < numbers.size(); i += 2) sets.rows.push_back({numbers[i], numbers[i + 1]});
-    }
-    if (const auto fault = sets.fault(queries, keys))
-      throw InputError((flags.intervals.empty() ? "" : flags.intervals + ": ") + *fault);
-  });
-  return std::make_shared<const MaskSets>(std::move(sets));
+  std::shared_ptr<const MaskSets> sets;
+  agree(comm, [&] { sets = sets_of(flags, numbers, queries, keys); });
+  return sets;
+}
+
+std::shared_ptr<const MaskSets> mask_sets_of(const MaskFlags& flags, Index queries, Index keys) {
+  if (!flags.any()) return nullptr;
+  const bool reads = !flags.intervals.empty();
+  return sets_of(flags, reads ? read_intervals(flags.intervals, queries) : std::vector<Index>{}, queries,
+                 keys);
 }
 
 std::string words_of(const MaskFlags& flags) {

@@ -1,5 +1,7 @@
 #include "ring_attention/core/compare.hpp"
 
+#include <algorithm>
+
 #include "ring_attention/core/text.hpp"
 
 namespace ring_attention {
@@ -83,7 +85,9 @@ double gradient_norm_bound(const Comparison& comparison, double epsilon, double 
   const double of_reference = 2 * std::numeric_limits<double>::epsilon();  // which is computed in double
   const double of_rows = roundings.size() > 0 ? 4 * (epsilon + unit + of_reference) * std::sqrt(squared)
                                               : std::numeric_limits<double>::infinity();
-  const double of_elements = element * std::sqrt(static_cast<double>(comparison.shape.size())) / 128;
+  // In a small array one row may have all of the error.
+  const double elements = static_cast<double>(std::max<Index>(comparison.shape.size(), 4096));
+  const double of_elements = element * std::sqrt(elements) / 128;
   return (100 * epsilon + 2.5 * unit) * comparison.norm_want + std::min(of_elements, of_rows);
 }
 
