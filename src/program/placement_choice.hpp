@@ -30,7 +30,7 @@ struct PlacementChoice {
 /// \throws InputError where there is no such placement
 [[nodiscard]] PlacementChoice choose_placement(const DeviceOptions& options, const std::string& word,
                                                Index queries, Index keys, int ranks, const Mask& mask);
-/// The same on all ranks, which find the same placement. \throws AgreedError. Collective.
+/// Makes it on all ranks, which find the same placement. \throws AgreedError. Collective.
 [[nodiscard]] PlacementChoice agreed_placement(const Communicator& comm, const DeviceOptions& options,
                                                const std::string& word, Index queries, Index keys, int ranks,
                                                const Mask& mask);

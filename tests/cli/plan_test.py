@@ -128,7 +128,8 @@ class Plan(harness.CommandTest):
     def test_placements(self):
         """A short window is contiguous; documents are within 8 % of the bound, and no worse than the others."""
         npy.write(self.path("cu.npy"), (5,), [0, 4915, 8192, 14745, 16384], "<i8")
-        for words in (("--causal", "--documents", "cu.npy"), ("--window", "511,0"), ("--causal",)):
+        for words in (("--causal", "--documents", "cu.npy"), ("--window", "511,0"), ("--causal",),
+                      ("--causal", "--prefix", "8192"), ("--window", "1023,0", "--sink-tokens", "4")):
             json_words = ("plan", "placements", "--json", *words)
             report = json.loads(self.run_well(1, *json_words, launcher=False).out)
             rows = report["placements"]
@@ -143,6 +144,8 @@ class Plan(harness.CommandTest):
         self.assertRegex(out, r"balanced: chunks of 64 tokens, found in .*; no deal of them is below 1\.\d\d\n")
         self.assertEqual(self.run_well(1, "plan", "placements", "--seq", "1", "--ranks", "2048", launcher=False).err, "")
         self.assert_refused(self.run_ranks(1, "plan", "placements", "--ranks", "2049", launcher=False), "--ranks", "2048")
+        self.assert_refused(self.run_ranks(1, "plan", "placements", "--prefix", "16385", "--causal", launcher=False),
+                            "0:16385", "16384 keys")
         self.assert_refused(self.run_ranks(1, "plan", "placements", "--documents", "cu.npy", "--seq", "9", launcher=False),
                             "cu.npy", "9, the number of keys")
 

@@ -33,7 +33,7 @@ void validate(const MaskFlags& flags, bool causal, bool window);
 /// \throws AgreedError when it does not fit the numbers of queries and keys. Collective.
 [[nodiscard]] std::shared_ptr<const MaskSets> mask_sets_of(const Communicator& comm, const MaskFlags& flags,
                                                            Index queries, Index keys);
-/// The same on one process. \throws InputError
+/// What the flags say, on one process. \throws InputError
 [[nodiscard]] std::shared_ptr<const MaskSets> mask_sets_of(const MaskFlags& flags, Index queries, Index keys);
 
 /// The flags that were given, as words of a report: ", prefix 16, sink tokens 4".

@@ -28,7 +28,7 @@ Interval Mask::visible(Index query, int part) const {
 
 namespace {
 
-/// Of all pairs, or of as many as decide. \param seen_by  the intervals of a query
+/// Coverage of all pairs, or of as many as decide. \param seen_by  the intervals of a query
 Coverage coverage_of(const TokenRange& queries, const TokenRange& keys, const auto& seen_by) {
   Index seen = 0;
   for (Index i = 0; i < queries.count; ++i) {

@@ -36,7 +36,7 @@ struct Panel {
         p(l + lanes),
         qt(p + block * lanes),
         ot(qt + static_cast<Offset>(rows.dim) * lanes) {}
-  /// Of one lane.
+  /// Numbers of one lane.
   static Offset elements(Offset dim, Offset value_dim) { return 2 + block + dim + value_dim; }
   Real *m, *l, *p, *qt, *ot;
 };

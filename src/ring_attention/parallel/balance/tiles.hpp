@@ -18,7 +18,7 @@ inline constexpr Index balance_tile = 64;
 /// mask may leave: those that are not Coverage::none.
 [[nodiscard]] Index visible_tiles(const Mask& mask, const TokenRange& queries, const TokenRange& keys,
                                   Index side = balance_tile);
-/// The same of all ranges of two shards.
+/// Counts them for all ranges of two shards.
 [[nodiscard]] Index visible_tiles(const Mask& mask, const TokenRanges& queries, const TokenRanges& keys,
                                   Index side = balance_tile);
 
@@ -27,7 +27,7 @@ class ChunkTiles {
  public:
   /// \param cuts  where each chunk begins, ascending from 0, and then the length of the sequence
   ChunkTiles(const Mask& mask, std::vector<Index> cuts, Index side = balance_tile);
-  /// The same sequence in groups of neighbouring chunks.
+  /// Sums the tiles of groups of neighbouring chunks.
   /// \param firsts  the first chunk of each group, ascending from 0, and then the number of chunks
   ChunkTiles(const ChunkTiles& chunks, const std::vector<Index>& firsts);
 
