@@ -31,7 +31,7 @@ inline Tokens tokens_of(PlacementKind kind, Index seq, Index r, Index n) {
       add_chunk(tokens, seq, r, 2 * n);
       add_chunk(tokens, seq, 2 * n - 1 - r, 2 * n);
       break;
-    case PlacementKind::balanced: break;  // a search deals chunks for one mask: DOCUMENTS.md
+    case PlacementKind::balanced: break;  // a search deals chunks for one mask: README.md, Balanced
   }
   return tokens;
 }

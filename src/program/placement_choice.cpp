@@ -28,7 +28,10 @@ PlacementChoice choose_placement(const DeviceOptions& options, const std::string
   const auto known = [&](PlacementKind kind) {
     return placements_of(options, kind, queries, keys, ranks, mask);
   };
-  if (word == "auto" && queries != keys) return {known(PlacementKind::contiguous)};
+  const Index tile = options.same_bits ? options.tile_of_same_bits() : 0;
+  const bool has_balanced = queries == keys && ranks <= most_balanced_ranks &&
+                            !(tile > 0 && mask.documents != nullptr && mask.offset != 0);
+  if (word == "auto" && !has_balanced) return {known(PlacementKind::contiguous)};
   if (word != "auto" && word != name(PlacementKind::balanced)) return {known(placement_kind_named(word))};
   const PlacementChoice best = balanced_choice(options, queries, keys, ranks, mask);
   if (word != "auto") return best;

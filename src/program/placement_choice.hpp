@@ -24,8 +24,8 @@ struct PlacementChoice {
 };
 
 /// Which rank of a ring holds which tokens. auto takes the first of contiguous and zigzag that takes at most 3 %
-/// longer than balanced and sends no more, and otherwise balanced; with queries and keys of different lengths it is
-/// contiguous.
+/// longer than balanced and sends no more, and otherwise balanced; where there is no balanced placement, as for queries
+/// and keys of different lengths, it is contiguous.
 /// \param word  one of placement_words()
 /// \throws InputError where there is no such placement
 [[nodiscard]] PlacementChoice choose_placement(const DeviceOptions& options, const std::string& word,

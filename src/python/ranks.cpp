@@ -2,6 +2,7 @@
 
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <variant>
 
 #include "python/job.hpp"
@@ -22,6 +23,9 @@ using PlacementArgument = std::variant<std::string, Placement>;
 Placement placement_of(const PlacementArgument& argument, Index tokens, int ranks, Index tile,
                        const std::optional<std::vector<Index>>& documents, Index offset) {
   if (const auto* const given = std::get_if<Placement>(&argument)) {
+    if (given->seq() != tokens && given->ranks() == ranks)
+      throw InputError("placement is of " + counted(given->seq(), "token") + " where " +
+                       std::to_string(tokens) + " are due: balanced() is for as many queries as keys");
     if (given->seq() != tokens || given->ranks() != ranks)
       throw InputError("placement is over " + counted(given->ranks(), "rank") + " and of " +
                        counted(given->seq(), "token") + " where " + std::to_string(ranks) + " and " +
@@ -75,7 +79,11 @@ std::vector<std::tuple<Index, Index, Index>> token_ranges(
 Placement balanced_for(Index seq, int ranks, const ScoringArguments& arguments) {
   if (!within(seq, 0, largest_position) || ranks < 1)
     throw InputError("balanced: seq is at least 0, and ranks at least 1");
-  return balanced(seq, ranks, scoring_of(arguments, {1, 1, seq, 1}, seq, seq).mask, arguments.same_bits);
+  const Scoring scoring = scoring_of(arguments, {1, 1, seq, 1}, seq, seq);
+  if (!scoring.mask.valid()) throw InputError("balanced: window and q_offset are at most 2^53");
+  if (scoring.mask.sets != nullptr)
+    if (const auto fault = scoring.mask.sets->fault(seq, seq)) throw InputError("balanced: " + *fault);
+  return balanced(seq, ranks, scoring.mask, arguments.same_bits);
 }
 
 void bind_placement(py::module_& module) {
@@ -104,10 +112,12 @@ py::object visible_pairs(const AttentionTask<T>& task) {
   bool all = true;
   for (std::size_t i = 0; i < queries.size(); ++i) {
     const std::span<bool> row = visible.view().row(0, 0, static_cast<Index>(i));
-    for (std::size_t j = 0; j < keys.size(); ++j) {
-      row[j] = task.scoring.mask.allowed(queries[i], keys[j]);
-      all = all && row[j];
+    std::ranges::fill(row, false);
+    for (int part = 0; part < task.scoring.mask.parts(); ++part) {
+      const Interval seen = task.scoring.mask.visible(queries[i], part);
+      for (std::size_t j = 0; j < keys.size(); ++j) row[j] |= seen.begin <= keys[j] && keys[j] < seen.end;
     }
+    all = all && std::ranges::find(row, false) == row.end();
   }
   if (all) return py::none();
   return py::cast(Array(std::move(visible)));

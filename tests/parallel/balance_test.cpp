@@ -238,6 +238,7 @@ TEST(Balance, OfTheSameBitsHoldsWholeTiles) {
       const Placement placement = balanced(8000, 5, mask, tile);
       for (int rank = 0; rank < 5; ++rank)
         EXPECT_NO_THROW((void)tiles_of(placement.ranges(rank), Tiling(tile, mask.documents))) << tile;
+      EXPECT_EQ(placement.pieces(), std::ssize(Tiling(tile, mask.documents).cuts(8000)) - 1) << tile;
       expect_even(placement, (documents ? 3 : 1) * balanced_chunk(8000, 5, tile));
       const Balance balance = balance_of(placement, mask);
       EXPECT_LE(balance.relative(balance.path), 1.35 * balance.relative(balance.bound)) << tile;

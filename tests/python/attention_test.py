@@ -182,6 +182,14 @@ class Values(unittest.TestCase):
         with self.assertRaises(TypeError):
             ra.attention(*heads_first, documents=bounds + 0.5)
 
+    def test_masks_of_several_intervals_where_they_cannot_be(self):
+        for wrong in ({"blocks": [(5, 3)]}, {"intervals": np.zeros((9, 1, 2), int)}, {"global_tokens": [(0, 1), (2, 3), (4, 5)]}):
+            with self.assertRaisesRegex(ra.InputError, "^balanced: "):
+                ra.balanced(100, 4, causal=True, **wrong)
+        q, k, v, _ = arrays(2, 6, 4)
+        with self.assertRaisesRegex(ValueError, "sink_tokens: decode has the masks"):
+            ra.threads(1).run(lambda group: ra.decode(q, k, v, sink_tokens=2, window=(1, 0), group=group))
+
     def test_threads_have_the_same_bits(self):
         four = arrays(2, 3, 70, 16, dtype=np.float32)
         results = [ra.attention(*four[:3], causal=True, dropout=0.2, seed=3, threads=threads) for threads in (1, 2, 5)]

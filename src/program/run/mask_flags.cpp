@@ -97,8 +97,7 @@ void declare_mask_flags(CommandLine& command, MaskFlags& flags) {
                  any_length);
   command.option("--global-tokens", flags.global_tokens,
                  "With --window: these tokens see all and are seen by all (Longformer), at most two runs; "
-                 "with --causal, no "
-                 "token after itself",
+                 "with --causal, or RIGHT = 0, no token after itself",
                  "B:E[,B:E]");
   command.option("--chunk", flags.chunk,
                  "A query sees only keys of its own chunk of so many tokens of its document (Llama 4)",

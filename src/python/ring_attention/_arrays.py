@@ -260,7 +260,8 @@ def boundaries(documents):
     return [0, *documents] if documents and documents[0] != 0 else documents
 
 
-def _pairs(name, pairs):
+def pairs_of(name, pairs):
+    """A keyword of intervals as a list of [begin, end]; None is an empty list."""
     pairs = np.asarray([] if pairs is None else pairs)
     if pairs.size == 0:
         return []
@@ -275,11 +276,15 @@ def _tokens(name, count):
     return 0 if count is None else operator.index(count)
 
 
+#: The keywords of masks that may say several intervals of keys.
+OF_SEVERAL_INTERVALS = ("prefix", "blocks", "sink_tokens", "global_tokens", "chunk", "intervals")
+
+
 def _set_intervals(words, prefix, blocks, sink_tokens, global_tokens, chunk, intervals):
     """The keywords of masks that say several intervals of keys."""
-    words.blocks = ([] if prefix is None else [(0, _tokens("prefix", prefix))]) + _pairs("blocks", blocks)
+    words.blocks = ([] if prefix is None else [(0, _tokens("prefix", prefix))]) + pairs_of("blocks", blocks)
     words.sink_tokens, words.chunk = _tokens("sink_tokens", sink_tokens), _tokens("chunk", chunk)
-    words.global_tokens = _pairs("global_tokens", global_tokens)
+    words.global_tokens = pairs_of("global_tokens", global_tokens)
     if intervals is not None:
         intervals = np.asarray(intervals)
         if intervals.ndim != 3 or intervals.shape[1] < 1 or intervals.shape[2] != 2 or intervals.dtype.kind not in "iu":

@@ -9,14 +9,13 @@ import os
 import numpy as np
 
 from . import _core
-from ._arrays import Gradients, Result, arrays_of, boundaries, require_finite, scoring, takes_scoring, tile_of
+from ._arrays import OF_SEVERAL_INTERVALS, Gradients, Result, arrays_of, boundaries, require_finite, scoring, takes_scoring, tile_of
 from ._attention import attention, merge
 from ._job import ranks_of, together
 from ._peers import limit
 
 _PLACEMENTS = ("contiguous", "striped", "zigzag")
-_OF_KERNELS = {"causal", "window", "documents", "prefix", "blocks", "sink_tokens", "global_tokens", "chunk", "intervals", "scale",
-               "seed", "sink", "q_offset", "same_bits"}
+_OF_KERNELS = {"causal", "window", "documents", *OF_SEVERAL_INTERVALS, "scale", "seed", "sink", "q_offset", "same_bits"}
 _SINK_GRADIENTS = ("share", "sum")
 _PARALLEL = ("ring", "ulysses", "hybrid", "all-gather")
 
@@ -188,7 +187,7 @@ def balanced(seq: int, ranks=None, *, ulysses=1, comm=None, group=None, **words)
 
     seq      tokens of queries and of keys: the same
     ranks    of a ring; default: the ranks of the job, of `comm` or of `group`, divided by `ulysses`
-    words    of the call; those that say which keys a query sees decide: causal, window, documents, q_offset; and same_bits
+    words    of the call; those of its mask decide, with q_offset and same_bits
 
     Not collective: all ranks find the same placement, and a call compares a hash of it. `p.ranges(rank)` are the (begin, end) of
     a rank's tokens. It takes about a second for 1,048,576 tokens on 64 ranks; keep the value while the mask stays the same.
@@ -283,11 +282,14 @@ def decode(q, k_shard, v_shard, *, positions=None, sink=None, comm=None, group=N
 
     The state of the queries travels and not the keys: each rank attends to its own, and the results merge, in the order of
     the ranks. A rank may have no keys. The keywords are those of `attention`: a mask needs positions=(of the queries, of this
-    rank's keys). Returns (out, lse), the same on every rank. The time limit is the same as for `scatter`.
+    rank's keys), and is one of causal, window and documents. Returns (out, lse), the same on every rank. The time limit is
+    the same as for `scatter`.
     """
     ranks = ranks_of(comm, group)
 
     def prepare():
+        if others := [word for word in OF_SEVERAL_INTERVALS if words.get(word) is not None]:
+            raise ValueError(f"{others[0]}: decode has the masks causal, window and documents")
         return attention(q, k_shard, v_shard, positions=positions, sink=sink if ranks.rank == 0 else None, **words)
 
     mine, _ = together(ranks, "decode", prepare)

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 import ring_attention as numpy_api
-from ring_attention._arrays import tile_of
+from ring_attention._arrays import pairs_of, tile_of
 
 __all__ = ["attention", "ring_attention", "scaled_dot_product_attention"]
 
@@ -154,7 +154,7 @@ def _text_of(placement):
 @functools.lru_cache(8)
 def _placement_of(text):
     """The inverse of _text_of; a word stays."""
-    if text.isalpha():
+    if text and text[0] not in "0123456789;,":
         return text
     return numpy_api._core.Placement([[tuple(map(int, both.split("-"))) for both in rank.split(",") if both] for rank in text.split(";")])
 
@@ -183,7 +183,7 @@ def _apply(q, k, v, bias, sink, documents, words):
     if isinstance(words.get("placement"), numpy_api._core.Placement):
         words["placement"] = _text_of(words["placement"])
     for name in _PAIRS:
-        words[name] = sum(map(list, words.get(name) or ()), [])
+        words[name] = [position for pair in pairs_of(name, words.get(name)) for position in pair]
     out, lse = _forward(q, k, v, bias, sink, documents, intervals, *(words.get(name, default) for name, (_, default) in _WORDS.items()))
     return out.to(given), lse
 

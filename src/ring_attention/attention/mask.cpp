@@ -43,7 +43,14 @@ Coverage coverage_of(const TokenRange& queries, const TokenRange& keys, const au
 }  // namespace
 
 Coverage Mask::coverage(const TokenRange& queries, const TokenRange& keys) const {
-  if (sets != nullptr) return coverage_of(queries, keys, [&](Index query) { return seen(query); });
+  const bool shows = sets != nullptr && sets->may_show({queries.begin + offset, queries.end() + offset},
+                                                       {keys.begin, keys.end()}, documents != nullptr);
+  const Coverage band = coverage_of_band(queries, keys);
+  if (sets == nullptr || (band == Coverage::none && !shows)) return band;
+  return coverage_of(queries, keys, [&](Index query) { return seen(query); });
+}
+
+Coverage Mask::coverage_of_band(const TokenRange& queries, const TokenRange& keys) const {
   const TokenRange aligned{queries.begin + offset, queries.stride, queries.count};
   const Index nearest = keys.begin - (aligned.end() - 1);  // the smallest distance
   const Index farthest = keys.end() - 1 - aligned.begin;   // the largest

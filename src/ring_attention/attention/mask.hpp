@@ -63,12 +63,14 @@ struct Mask {
   [[nodiscard]] Interval visible(Index query, int part = 0) const;
 
   /// Decides for all pairs at once, for ranges that must not be empty. Without sets from the ends of both ranges: `partial`
-  /// if the ends are not enough to decide. With sets exactly, query by query.
+  /// if the ends are not enough to decide. With sets exactly: query by query where a set may show some of these keys.
   [[nodiscard]] Coverage coverage(const TokenRange& queries, const TokenRange& keys) const;
   /// May any of these queries see any of these keys? Also true if the ends of the ranges are not enough to decide.
   [[nodiscard]] bool any_visible(const TokenRanges& queries, const TokenRanges& keys) const;
 
  private:
+  /// Coverage without sets.
+  [[nodiscard]] Coverage coverage_of_band(const TokenRange& queries, const TokenRange& keys) const;
   /// All intervals of a query, with sets.
   [[nodiscard]] Intervals seen(Index query) const;
 };

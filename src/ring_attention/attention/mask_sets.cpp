@@ -92,7 +92,7 @@ std::optional<std::string> MaskSets::fault(Index queries, Index keys) const {
   if (width == 0 && rows.empty()) return std::nullopt;
   if (!blocks.empty() || sink_tokens != 0 || !globals.empty() || chunk != 0)
     return "intervals are a whole mask: without a prefix, blocks, sink tokens, global tokens and chunks";
-  if (width < 1 || std::ssize(rows) != queries * width)
+  if (width < 1 || std::ssize(rows) % width != 0 || std::ssize(rows) / width != queries)
     return "intervals: " + std::to_string(rows.size()) + " of them, " + std::to_string(width) +
            " for a query, and there are " + std::to_string(queries) +
            " queries: give an array [queries, m, 2]";
@@ -121,6 +121,15 @@ std::string MaskSets::text() const {
          (width == 0 ? "no intervals"
                      : std::to_string(rows.size()) + " intervals, " + std::to_string(width) +
                            " for a query, hash " + std::to_string(hash));
+}
+
+bool MaskSets::may_show(const Interval& at, const Interval& keys, bool documents) const {
+  const auto meets = [](const Interval& a, const Interval& b) { return !is_empty(common(a, b)); };
+  if (sink_tokens > 0 && (documents || keys.begin < sink_tokens)) return true;
+  return std::ranges::any_of(globals,
+                             [&](const Interval& run) { return meets(run, at) || meets(run, keys); }) ||
+         std::ranges::any_of(blocks,
+                             [&](const Interval& block) { return meets(block, at) && meets(block, keys); });
 }
 
 Intervals MaskSets::seen(Index query, Index position, Interval band, Interval document, bool causal) const {

@@ -65,12 +65,17 @@ struct MaskSets {
   /// One line, for reports and comparisons: of `rows` it has a hash (FNV-1a).
   [[nodiscard]] std::string text() const;
 
+  /// May they show a query some keys that it does not see without them? False where none does, from the ends alone.
+  /// \param at         key positions of queries
+  /// \param documents  are there any? Each then has sink tokens of its own
+  [[nodiscard]] bool may_show(const Interval& at, const Interval& keys, bool documents) const;
+
   /// What a query sees.
   /// \param query     its number, for `rows`
   /// \param at        its key position
   /// \param band      what it sees without sets, within its document
   /// \param document  its document, [0, unlimited) without documents
-  /// \param causal    it sees no global or sink token after itself
+  /// \param causal    it sees no global or sink token after itself: the mask has right = 0
   [[nodiscard]] Intervals seen(Index query, Index at, Interval band, Interval document, bool causal) const;
 };
 

@@ -85,9 +85,9 @@ double gradient_norm_bound(const Comparison& comparison, double epsilon, double 
   const double of_reference = 2 * std::numeric_limits<double>::epsilon();  // which is computed in double
   const double of_rows = roundings.size() > 0 ? 4 * (epsilon + unit + of_reference) * std::sqrt(squared)
                                               : std::numeric_limits<double>::infinity();
-  // In a small array one row may have all of the error.
-  const double elements = static_cast<double>(std::max<Index>(comparison.shape.size(), 4096));
-  const double of_elements = element * std::sqrt(elements) / 128;
+  // A row's errors have one sign where they are all of its p; in a small array one row may have nearly all of the error.
+  const Index elements = std::max(comparison.shape.size(), 128 * (comparison.shape.dim - 1));
+  const double of_elements = element * std::sqrt(static_cast<double>(elements)) / 128;
   return (100 * epsilon + 2.5 * unit) * comparison.norm_want + std::min(of_elements, of_rows);
 }
 

@@ -53,14 +53,17 @@ Index exact_bytes(const SharedAttention& shared, bool gradients) {
   const Index terms = std::max(shared.tokens.queries.pieces() * shared.q.heads / shared.kv.heads,
                                shared.tokens.keys.pieces());
   const auto words = [&](Index dim) { return same_bits_accumulator(dim, terms).dim; };
+  const Index terms_of_query = shared.tokens.keys.pieces() * shared.scoring.mask.parts();
+  const auto words_of_query = [&](Index dim) { return same_bits_accumulator(dim, terms_of_query).dim; };
   const auto bytes = [](Index numbers) { return numbers * static_cast<Index>(sizeof(float)); };
-  if (!gradients) return bytes(q.per_row().size() * (words(kv.value_dim) + words(1)));
+  if (!gradients) return bytes(q.per_row().size() * (words_of_query(kv.value_dim) + words_of_query(1)));
   // Arrays of dK,dV that hold sums where ring_bytes() and the others count floats; Ulysses sends and receives sums.
   const Index of_ring = 3, ranks = shared.grid.ring.size,
               of_gathers = shared.all_gathers_kv ? 2 * (ranks - std::min<Index>(ranks, 2)) : 0,
               of_ulysses = shared.grid.ulysses.size > 1 ? 1 : 0;
   const auto more = [&](Index dim) { return words(dim) - dim; };
-  const Index state = q.per_row().size() * (words(std::max(kv.dim, kv.value_dim)) + words(1)),
+  const Index state =
+                  q.per_row().size() * (words_of_query(std::max(kv.dim, kv.value_dim)) + words_of_query(1)),
               dkdv = (of_ring + of_gathers + of_ulysses) * kv.per_row().size() *
                      (more(kv.dim) + more(kv.value_dim));
   return bytes(state + dkdv + kv.elements());

@@ -65,8 +65,8 @@ Placement::Placement(PlacementKind kind, std::vector<Index> cuts, int ranks)
   cuts_ = std::make_shared<const std::vector<Index>>(std::move(cuts));
 }
 
-Placement::Placement(std::vector<TokenRanges> shards)
-    : kind_(PlacementKind::balanced), seq_(0), ranks_(static_cast<int>(shards.size())) {
+Placement::Placement(std::vector<TokenRanges> shards, Index pieces)
+    : kind_(PlacementKind::balanced), seq_(0), ranks_(static_cast<int>(shards.size())), pieces_(pieces) {
   require(within(std::ssize(shards), 1, largest_count / 2), "a placement is over 1 to 2^30 - 1 ranks");
   require(covers_each_token_once(shards),
           "a placement's ranges have each token once, and those of a rank ascend");

@@ -36,15 +36,16 @@ class Placement {
   /// \throws Error when they do not ascend from 0
   Placement(PlacementKind kind, std::vector<Index> cuts, int ranks);
   /// A balanced placement: the ranges of each rank, in memory order.
+  /// \param pieces  of the sequence, of which each rank has whole ones; 0: tokens
   /// \throws Error unless there is a rank, all ranges have stride 1 and together each token once, and those of a rank
   ///     ascend
-  explicit Placement(std::vector<TokenRanges> shards);
+  explicit Placement(std::vector<TokenRanges> shards, Index pieces = 0);
 
   [[nodiscard]] PlacementKind kind() const { return kind_; }
   [[nodiscard]] Index seq() const { return seq_; }
   [[nodiscard]] int ranks() const { return ranks_; }
   /// The number of pieces of the sequence that it distributes: tokens, or the pieces of the constructor.
-  [[nodiscard]] Index pieces() const { return cuts_ ? std::ssize(*cuts_) - 1 : seq_; }
+  [[nodiscard]] Index pieces() const { return cuts_ ? std::ssize(*cuts_) - 1 : pieces_ > 0 ? pieces_ : seq_; }
 
   /// A hash of the ranges of a balanced placement, to compare those of two processes; 0 for the other kinds.
   [[nodiscard]] std::uint64_t hash() const { return hash_; }
@@ -66,6 +67,7 @@ class Placement {
   std::shared_ptr<const std::vector<Index>> cuts_;          // of the pieces; null: pieces are tokens
   std::shared_ptr<const std::vector<TokenRanges>> shards_;  // of a balanced placement
   std::uint64_t hash_ = 0;
+  Index pieces_ = 0;  // of a balanced placement that has whole pieces
 };
 
 /// Piece `piece` of `pieces` nearly equal pieces of a shard, cut in memory order: the first ones have one more token.

@@ -56,7 +56,8 @@ Placement balanced(Index seq, int ranks, const Mask& mask, Index tile) {
   const RankOfChunk deal = best_deal(chunks, ranks);
   for (Index i = 0; i < chunks.size(); ++i)
     shards[static_cast<std::size_t>(deal[static_cast<std::size_t>(i)])].push_back(chunks.tokens(i));
-  return Placement(std::move(shards));
+  const Index tiles = tile == 0 ? 0 : std::ssize(Tiling(tile, mask.documents).cuts(seq)) - 1;
+  return Placement(std::move(shards), tiles);
 }
 
 Balance balance_of(const Placement& placement, const Mask& mask) {
