@@ -85,8 +85,9 @@ double gradient_norm_bound(const Comparison& comparison, double epsilon, double 
   const double of_reference = 2 * std::numeric_limits<double>::epsilon();  // which is computed in double
   const double of_rows = roundings.size() > 0 ? 4 * (epsilon + unit + of_reference) * std::sqrt(squared)
                                               : std::numeric_limits<double>::infinity();
-  // A row's errors have one sign where they are all of its p; in a small array one row may have nearly all of the error.
-  const Index elements = std::max(comparison.shape.size(), 128 * (comparison.shape.dim - 1));
+  // A token's errors have one sign where they are all of its p, and in a small array one token may have nearly all of them.
+  const Shape& shape = comparison.shape;
+  const Index elements = std::max(shape.size(), shape.seq > 1 ? 128 * shape.dim : 0);
   const double of_elements = element * std::sqrt(static_cast<double>(elements)) / 128;
   return (100 * epsilon + 2.5 * unit) * comparison.norm_want + std::min(of_elements, of_rows);
 }
