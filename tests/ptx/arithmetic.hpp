@@ -94,11 +94,15 @@ inline float maximum(float a, float b) { return -minimum(-a, -b); }
 inline float saturated(float x) { return x > 0 ? std::min(x, 1.0F) : 0.0F; }  // a NaN becomes 0
 inline float flushed(float x) { return std::fpclassify(x) == FP_SUBNORMAL ? std::copysign(0.0F, x) : x; }
 
-/// ex2.approx: off by up to the error that the ISA allows, 2^-22, in a direction that depends on the bits of a.
+/// From -1 to 1, by the bits of a: the direction in which an approximate instruction is off.
+inline double direction_of(float a) { return (std::bit_cast<u32>(a) * 2654435761U >> 16U) / 32767.5 - 1; }
+/// ex2.approx: off by up to the error that the ISA allows, 2^-22.
 inline float exp2_approximately(float a) {
-  const u32 hash = std::bit_cast<u32>(a) * 2654435761U;
-  return static_cast<float>(std::exp2(static_cast<double>(a)) *
-                            (1 + 0x1p-22 * ((hash >> 16U) / 32767.5 - 1)));
+  return static_cast<float>(std::exp2(static_cast<double>(a)) * (1 + 0x1p-22 * direction_of(a)));
+}
+/// rcp.approx: the ISA allows 2^-23.
+inline float reciprocal_approximately(float a) {
+  return static_cast<float>(1 / static_cast<double>(a) * (1 + 0x1p-23 * direction_of(a)));
 }
 
 /// f in another rounding mode.

@@ -113,12 +113,15 @@ void add_floats(Table& t) {
   t["max.f32"] = {binary<float, maximum>, {4, 4, 4}};
   t["neg.f32"] = {unary<float, float, [](float a) { return -a; }>, {4, 4}};
   t["abs.f32"] = {unary<float, float, [](float a) { return std::fabs(a); }>, {4, 4}};
+  t["copysign.f32"] = {binary<float, [](float a, float b) { return std::copysign(b, a); }>, {4, 4, 4}};
   t["fma.rn.f32"] = {ternary<float, fma>, {4, 4, 4, 4}};
   t["fma.rm.f32"] = {rounded<FE_DOWNWARD, fma>, {4, 4, 4, 4}};
   t["add.rz.f32"] = {rounded<FE_TOWARDZERO, add>, {4, 4, 4}};
   t["ex2.approx.f32"] = {unary<float, float, exp2_approximately>, {4, 4}};
   t["ex2.approx.ftz.f32"] = {
       unary<float, float, [](float a) { return flushed(exp2_approximately(flushed(a))); }>, {4, 4}};
+  t["rcp.approx.ftz.f32"] = {
+      unary<float, float, [](float a) { return flushed(reciprocal_approximately(flushed(a))); }>, {4, 4}};
   t["cvt.sat.f32.f32"] = {unary<float, float, saturated>, {4, 4}};
   t["cvt.f32.bf16"] = {unary<float, u16, from_bf16>, {4, 2}};
   t["cvt.f32.f16"] = {unary<float, u16, from_fp16>, {4, 2}};
