@@ -213,6 +213,7 @@ set(python_sources
     python/module.cpp
     python/mpi_libraries.cpp
     python/peers.cpp
+    python/placement.cpp
     python/ranks.cpp
     python/rendezvous.cpp)
 set(python_gpu_sources #

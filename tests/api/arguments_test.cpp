@@ -314,7 +314,7 @@ TEST(Disagreement, OnThePlacementAndTheTransport) {
                       "queries 14 contiguous");
   expect_disagreement([&](auto& a) { moved(a, placed(13), placed(17, PlacementKind::striped)); },
                       "keys 17 contiguous", "keys 17 striped");
-  // Of balanced placements, ranges that another search finds.
+  // Balanced placements differ by the ranges that another search finds.
   const int ranks = placed(0).ranks();
   const auto dealt = [&](Index seq, int first) {
     std::vector<TokenRanges> shards(static_cast<std::size_t>(ranks));

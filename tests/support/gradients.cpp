@@ -55,12 +55,12 @@ template <class T>
 testing::AssertionResult gradient_agrees(const char* name, const Tensor<T>& got, const Tensor<double>& want,
                                          Index terms, double magnitude, const Tensor<double>& roundings,
                                          bool (*may_be_zero)(const GradientProblem<T>&),
-                                         const GradientProblem<T>& problem) {
+                                         const GradientProblem<T>& problem, Index columns = 0) {
   const bool zero =
       want.size() > 0 && std::ranges::all_of(want.view().elements(), [](double x) { return x == 0; });
   const Tolerance tolerance = gradient_tolerance<T>(terms, problem.want.max_abs_score, magnitude);
   const Comparison comparison = compare(got, want, tolerance, {.expect_zero = zero && may_be_zero(problem)});
-  auto verdict = is_near(name, judged_by_norm<T>(comparison, tolerance.absolute, roundings));
+  auto verdict = is_near(name, judged_by_norm<T>(comparison, tolerance.absolute, roundings, 0, columns));
   if (!verdict) verdict << "\n  " << to_string(problem.what());
   return verdict;
 }
@@ -82,7 +82,8 @@ testing::AssertionResult grad_k_agrees(const Tensor<T>& got, const GradientProbl
 template <class T>
 testing::AssertionResult grad_v_agrees(const Tensor<T>& got, const GradientProblem<T>& problem) {
   return gradient_agrees("dv", got, problem.want.v, problem.what().queries * problem.what().group,
-                         problem.want.magnitude_v, problem.want.roundings_v, no_key_is_visible, problem);
+                         problem.want.magnitude_v, problem.want.roundings_v, no_key_is_visible, problem,
+                         problem.what().dim);
 }
 
 template <class T>

@@ -256,7 +256,8 @@ BenchReport measure(const Communicator& comm, const BenchOptions& options, Activ
   };
   std::vector<std::string> placements{options.placement};
   if (options.placement == "compare") placements = {"contiguous", "zigzag"};
-  Workload work{shared(placements.front()), options.backward};
+  const SharedAttention first = shared(placements.front());
+  Workload work{first, options.backward};
   const Index q_values = computed_queries(work.shared).size(), kv_values = computed_keys(work.shared).size();
   work.extra_elements = 2 * kv_values;                                         // K,V as the rank holds them
   if (grid.ulysses.size > 1) work.extra_elements += q_values + 2 * kv_values;  // and as it computes with them
@@ -269,7 +270,7 @@ BenchReport measure(const Communicator& comm, const BenchOptions& options, Activ
   report.backend = backend.description;
   if (placements.size() > 1 && (!options.causal || ranks == 1)) placements.pop_back();  // the same work
   for (const std::string& placement : placements) {
-    PlacementBench bench(backend, comm, options, shared(placement));
+    PlacementBench bench(backend, comm, options, placement == placements.front() ? first : shared(placement));
     report.element_bytes = bench.element_bytes;
     if (options.partition() != Partition::all_gather) report.hop_bytes = bench.hop_bytes();
     report.placements.push_back(bench.measure_forward());

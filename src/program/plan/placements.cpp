@@ -26,11 +26,7 @@ A row of the table:
   ranges   runs of adjacent tokens of the rank that has the most: a GPU takes two of them in a launch)";
 
 Mask mask_of(const PlacementsOptions& options) {
-  Mask mask = options.causal ? Mask::causal() : Mask{};
-  if (!options.window.empty()) {
-    if (options.window[0] >= 0) mask.left = options.window[0];
-    if (options.window[1] >= 0 && !options.causal) mask.right = options.window[1];
-  }
+  Mask mask = band_of(options.causal, options.window);
   if (!options.documents.empty())
     mask.documents = std::make_shared<const Documents>(read_documents(options.documents, options.seq));
   validate(options.masks, options.causal, !options.window.empty());
@@ -43,12 +39,7 @@ Mask mask_of(const PlacementsOptions& options) {
 void declare_placements_options(CommandLine& command, PlacementsOptions& options) {
   command.option("--seq", options.seq, "Tokens S, of all ranks together", any_length);
   command.option("--ranks", options.ranks, "Ranks N of the ring", {1, most_balanced_ranks});
-  command.flag("--causal", options.causal, "A query sees no key after its own position");
-  command.list("--window", options.window, "LEFT,RIGHT",
-               "A query sees LEFT keys before and RIGHT after its position; -1 means all",
-               {-1, largest_position});
-  command.option("--documents", options.documents,
-                 "cu_seqlens, .npy of integers 0, end, end, ..., S: no query sees another document");
+  declare_band_flags(command, options.causal, options.window, options.documents);
   declare_mask_flags(command, options.masks);
   command.flag("--json", options.json, "Print one JSON object instead of text");
   command.footer(placements_notes);

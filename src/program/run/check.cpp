@@ -288,10 +288,10 @@ void check_results(const Communicator& comm, const RunInput& input, const RankRe
   if (!check.has_gradients()) return;
   const Index terms = std::max(input.kv().seq, input.q().seq * input.q().heads / input.kv().heads);
   const auto enter = [&](Result result, const Tensor<double>& got, const Tensor<double>& wanted,
-                         double magnitude, View<const double> roundings = {}) {
+                         double magnitude, View<const double> roundings = {}, Index columns = 0) {
     const Tolerance bound = gradient_tolerance<T>(terms, want.max_abs_score, magnitude, results.kv_unit);
     const Comparison compared = compare(got, wanted, bound, {.expect_zero = is_zero(wanted)});
-    report.error(result) = {judged_by_norm<T>(compared, bound.absolute, roundings, results.kv_unit),
+    report.error(result) = {judged_by_norm<T>(compared, bound.absolute, roundings, results.kv_unit, columns),
                             wanted.shape().seq};
   };
   enter(Result::dq, rows_of(results.gradients->q, check.rows()), want.dq, want.magnitude_q, want.roundings_q);
@@ -301,7 +301,7 @@ void check_results(const Communicator& comm, const RunInput& input, const RankRe
   if (!check.has_keys()) return;
   const auto& [dk, dv, roundings_k, roundings_v] = want.key_arrays;
   enter(Result::dk, check.of_keys(results.gradients->k), dk, want.magnitude_k, roundings_k);
-  enter(Result::dv, check.of_keys(results.gradients->v), dv, want.magnitude_v, roundings_v);
+  enter(Result::dv, check.of_keys(results.gradients->v), dv, want.magnitude_v, roundings_v, input.q().dim);
   if (!check.has_every_row()) return;
   auto number = static_cast<int>(Result::numbers);
   each_number(

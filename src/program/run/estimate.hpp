@@ -31,19 +31,19 @@ template <class Input, class T>
 [[nodiscard]] double measured_rate(const RunContext& run, const Device<Input, T>& device, Index threads) {
   constexpr Index keys = 2048;
   constexpr std::chrono::duration<double> enough(0.2);
-  const Shape shape = {1, 1, keys, run.shared.q.dim};
-  const Tensor<Input> q(shape.with_seq(keys * threads));
-  const Tensor<T> kv(shape);
+  const KvShape shape({1, 1, keys, run.shared.q.dim}, run.shared.kv.value_dim);
+  const Tensor<Input> q(Shape{1, 1, keys * threads, shape.dim});
+  const Tensor<T> k(shape), v(shape.values());
   const auto engine = device.forward({run.shared.scoring.scale, {}}, q, whole(q.shape().seq),
                                      View<const SumOf<Input>>{}, {shape, 0});
-  engine->accumulate({kv, kv, whole(keys)});  // warm
+  engine->accumulate({k, v, whole(keys)});  // warm
   barrier(run.comm);
   const auto begin = std::chrono::steady_clock::now();
   std::chrono::duration<double> seconds{0};
   double flops = 0;
   for (; seconds < enough; seconds = std::chrono::steady_clock::now() - begin) {
-    engine->accumulate({kv, kv, whole(keys)});
-    flops += 4.0 * static_cast<double>(q.shape().size() * keys);
+    engine->accumulate({k, v, whole(keys)});
+    flops += 2.0 * static_cast<double>(q.shape().seq * keys * (shape.dim + shape.value_dim));
   }
   return flops / seconds.count();
 }

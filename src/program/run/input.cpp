@@ -143,12 +143,8 @@ void RunInput::prepare_scoring(const Communicator& comm, const RunOptions& optio
   scoring_ = options.scoring;
   scoring_.scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(q_.dim)));
   scoring_.softcap = options.softcap.value_or(0);
+  scoring_.mask = band_of(options.causal, options.window);
   scoring_.mask.offset = options.q_offset.value_or(kv_.seq - q_.seq);
-  if (!options.window.empty()) {
-    if (options.window[0] >= 0) scoring_.mask.left = options.window[0];
-    if (options.window[1] >= 0) scoring_.mask.right = options.window[1];
-  }
-  if (options.causal) scoring_.mask.right = 0;
   if (options.alibi) scoring_.alibi_slopes = alibi_slopes(q_.heads);
   scoring_.dropout.seed = static_cast<std::uint64_t>(options.dropout_seed);
   scoring_.mask.sets = mask_sets_of(comm, options.mask, q_.seq, kv_.seq);

@@ -82,6 +82,26 @@ std::shared_ptr<const MaskSets> sets_of(const MaskFlags& flags, const std::vecto
 
 }  // namespace
 
+void declare_band_flags(CommandLine& command, bool& causal, std::vector<Index>& window,
+                        std::string& documents) {
+  command.flag("--causal", causal, "A query sees no key after its own position");
+  command.list("--window", window, "LEFT,RIGHT",
+               "A query sees LEFT keys before and RIGHT after its position; -1 means all",
+               {-1, largest_position});
+  command.option("--documents", documents,
+                 "cu_seqlens, .npy of integers 0, end, end, ..., Sk: no query sees another document");
+}
+
+Mask band_of(bool causal, const std::vector<Index>& window) {
+  Mask mask;
+  if (!window.empty()) {
+    if (window[0] >= 0) mask.left = window[0];
+    if (window[1] >= 0) mask.right = window[1];
+  }
+  if (causal) mask.right = 0;
+  return mask;
+}
+
 void declare_mask_flags(CommandLine& command, MaskFlags& flags) {
   command.option(
       "--prefix", flags.prefix,
@@ -115,13 +135,17 @@ void validate(const MaskFlags& flags, bool causal, bool window) {
         "--intervals is a whole mask: it does not go with --prefix, --blocks, --sink-tokens, --global-tokens "
         "and --chunk");
   const bool cut = window || flags.chunk;
-  for (const auto& [flag, given] :
-       {std::pair("--prefix", flags.prefix.has_value()), std::pair("--blocks", !flags.blocks.empty())})
-    if (given && !causal && !cut)
-      throw InputError(std::string(flag) + " changes nothing without --causal, --window or --chunk");
-  for (const auto& [flag, given] : {std::pair("--sink-tokens", flags.sink_tokens.has_value()),
-                                    std::pair("--global-tokens", !flags.global_tokens.empty())})
-    if (given && !cut) throw InputError(std::string(flag) + " changes nothing without --window or --chunk");
+  struct Needs {
+    const char *flag, *others;
+    bool given, met;
+  };
+  for (const Needs& one :
+       {Needs{"--prefix", "--causal, --window or --chunk", flags.prefix.has_value(), causal || cut},
+        Needs{"--blocks", "--causal, --window or --chunk", !flags.blocks.empty(), causal || cut},
+        Needs{"--sink-tokens", "--window or --chunk", flags.sink_tokens.has_value(), cut},
+        Needs{"--global-tokens", "--window or --chunk", !flags.global_tokens.empty(), cut}})
+    if (one.given && !one.met)
+      throw InputError(std::string(one.flag) + " changes nothing without " + one.others);
 }
 
 std::shared_ptr<const MaskSets> mask_sets_of(const Communicator& comm, const MaskFlags& flags, Index queries,

@@ -5,9 +5,10 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "cli/command_line.hpp"
-#include "ring_attention/attention/mask_sets.hpp"
+#include "ring_attention/attention/mask.hpp"
 #include "ring_attention/mpi/communicator.hpp"
 
 namespace ring_attention {
@@ -22,7 +23,13 @@ struct MaskFlags {
   }
 };
 
-/// Adds the flags to a command.
+/// Adds --causal, --window and --documents to a command.
+void declare_band_flags(CommandLine& command, bool& causal, std::vector<Index>& window,
+                        std::string& documents);
+/// The mask of --causal and --window. \param window  LEFT, RIGHT, -1: unlimited; or empty
+[[nodiscard]] Mask band_of(bool causal, const std::vector<Index>& window);
+
+/// Adds the flags of MaskFlags to a command.
 void declare_mask_flags(CommandLine& command, MaskFlags& flags);
 
 /// \param causal, window  whether the command was given these: without them most of the flags change nothing

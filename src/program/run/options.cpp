@@ -61,12 +61,7 @@ void declare_run_options(CommandLine& command, RunOptions& options) {
   command.option("--scale", options.scale, "Factor of q.k (default 1/sqrt(D))");
   command.option("--softcap", options.softcap,
                  "CAP: the product x = scale q.k becomes CAP tanh(x / CAP), before a bias is added");
-  command.flag("--causal", options.causal, "A query sees no key after its own position");
-  command.list("--window", options.window, "LEFT,RIGHT",
-               "A query sees LEFT keys before and RIGHT after its position; -1 means all",
-               {-1, largest_position});
-  command.option("--documents", options.documents,
-                 "cu_seqlens, .npy of integers 0, end, end, ..., Sk: no query sees another document");
+  declare_band_flags(command, options.causal, options.window, options.documents);
   declare_mask_flags(command, options.mask);
   command.flag("--alibi", options.alibi, "Add the ALiBi bias, -slope(head) * distance");
   command.option(

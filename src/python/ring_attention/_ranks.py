@@ -9,9 +9,10 @@ import os
 import numpy as np
 
 from . import _core
-from ._arrays import OF_SEVERAL_INTERVALS, Gradients, Result, arrays_of, boundaries, require_finite, scoring, takes_scoring, tile_of
+from ._arrays import Gradients, Result, arrays_of, require_finite, scoring, takes_scoring, tile_of
 from ._attention import attention, merge
 from ._job import ranks_of, together
+from ._masks import OF_SEVERAL_INTERVALS, boundaries
 from ._peers import limit
 
 _PLACEMENTS = ("contiguous", "striped", "zigzag")

@@ -20,7 +20,8 @@ import numpy as np
 import torch
 
 import ring_attention as numpy_api
-from ring_attention._arrays import pairs_of, tile_of
+from ring_attention._arrays import tile_of
+from ring_attention._masks import pairs_of
 
 __all__ = ["attention", "ring_attention", "scaled_dot_product_attention"]
 
@@ -148,15 +149,18 @@ def _name_of(comm, group):
 
 def _text_of(placement):
     """What an operator is told of a placement: a word, or the ranges of balanced()."""
-    return ";".join(",".join(f"{begin}-{end}" for begin, end in placement.ranges(rank)) for rank in range(placement.ranks))
+    shards = (",".join(f"{begin}-{end}" for begin, end in placement.ranges(rank)) for rank in range(placement.ranks))
+    return f"{placement.pieces}:" + ";".join(shards)
 
 
 @functools.lru_cache(8)
 def _placement_of(text):
     """The inverse of _text_of; a word stays."""
-    if text and text[0] not in "0123456789;,":
+    pieces, colon, shards = text.partition(":")
+    if not colon:
         return text
-    return numpy_api._core.Placement([[tuple(map(int, both.split("-"))) for both in rank.split(",") if both] for rank in text.split(";")])
+    return numpy_api._core.Placement([[tuple(map(int, both.split("-"))) for both in shard.split(",") if both]
+                                      for shard in shards.split(";")], int(pieces))
 
 
 def _apply(q, k, v, bias, sink, documents, words):

@@ -18,7 +18,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 
 import ring_attention as numpy_api
 
-from ._arrays import boundaries
+from ._masks import boundaries
 from .torch import ring_attention
 
 __all__ = ["shard", "sum_gradients"]

@@ -79,16 +79,14 @@ Comparison judged_by_norm(Comparison comparison, double bound) {
 }
 
 double gradient_norm_bound(const Comparison& comparison, double epsilon, double element,
-                           View<const double> roundings, double unit) {
+                           View<const double> roundings, double unit, Index columns) {
   double squared = 0;
   for (const double x : roundings.elements()) squared += x * x;
   const double of_reference = 2 * std::numeric_limits<double>::epsilon();  // which is computed in double
   const double of_rows = roundings.size() > 0 ? 4 * (epsilon + unit + of_reference) * std::sqrt(squared)
                                               : std::numeric_limits<double>::infinity();
-  // A token's errors have one sign where they are all of its p, and in a small array one token may have nearly all of them.
-  const Shape& shape = comparison.shape;
-  const Index elements = std::max(shape.size(), shape.seq > 1 ? 128 * shape.dim : 0);
-  const double of_elements = element * std::sqrt(static_cast<double>(elements)) / 128;
+  const Shape counted = comparison.shape.with_dim(std::max(comparison.shape.dim, columns));
+  const double of_elements = element * std::sqrt(static_cast<double>(counted.size())) / 128;
   return (100 * epsilon + 2.5 * unit) * comparison.norm_want + std::min(of_elements, of_rows);
 }
 

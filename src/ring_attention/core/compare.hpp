@@ -103,7 +103,7 @@ template <class T>
 
 /// The bound of a gradient's norm, as below.
 [[nodiscard]] double gradient_norm_bound(const Comparison& comparison, double epsilon, double element,
-                                         View<const double> roundings, double unit);
+                                         View<const double> roundings, double unit, Index columns);
 
 /// Judges a gradient in T by the norm of its error as well. The bound of an element grows with the terms of its sum, which
 /// cancel: a gradient times 0.9 stays below it. The norm of the error is a small part of the norm of the gradient,
@@ -114,11 +114,14 @@ template <class T>
 /// \param element    bound of an element
 /// \param roundings  of the gradient's rows (ReferenceGradients); empty: not known
 /// \param unit       relative rounding error of the factors
+/// \param columns    of k, for the gradient of a v that has fewer: its errors are those of the scores, sums of so many products
 template <class T>
 [[nodiscard]] Comparison judged_by_norm(const Comparison& comparison, double element,
-                                        View<const double> roundings = {}, double unit = 0) {
+                                        View<const double> roundings = {}, double unit = 0,
+                                        Index columns = 0) {
   const double epsilon = std::numeric_limits<T>::epsilon();
-  return judged_by_norm(comparison, gradient_norm_bound(comparison, epsilon, element, roundings, unit));
+  return judged_by_norm(comparison,
+                        gradient_norm_bound(comparison, epsilon, element, roundings, unit, columns));
 }
 
 /// The tolerance for a gradient, like attention_tolerance. `magnitude` is the size of the terms it sums
