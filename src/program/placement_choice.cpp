@@ -9,13 +9,12 @@
 namespace ring_attention {
 namespace {
 
-PlacementChoice balanced_choice(const DeviceOptions& options, Index queries, Index keys, int ranks,
-                                const Mask& mask) {
+/// \param tile  of the same bits, or 0
+PlacementChoice balanced_choice(Index queries, Index keys, int ranks, const Mask& mask, Index tile) {
   if (queries != keys)
     throw InputError("--placement balanced needs as many queries as keys, and there are " +
                      std::to_string(queries) + " and " + std::to_string(keys) + ": use another placement");
-  const Placement placement =
-      balanced(queries, ranks, mask, options.same_bits ? options.tile_of_same_bits() : 0);
+  const Placement placement = balanced(queries, ranks, mask, tile);
   return {placement, balance_of(placement, mask)};
 }
 
@@ -33,7 +32,7 @@ PlacementChoice choose_placement(const DeviceOptions& options, const std::string
                             !(tile > 0 && mask.documents != nullptr && mask.offset != 0);
   if (word == "auto" && !has_balanced) return {known(PlacementKind::contiguous)};
   if (word != "auto" && word != name(PlacementKind::balanced)) return {known(placement_kind_named(word))};
-  const PlacementChoice best = balanced_choice(options, queries, keys, ranks, mask);
+  const PlacementChoice best = balanced_choice(queries, keys, ranks, mask, tile);
   if (word != "auto") return best;
   for (const PlacementKind kind : {PlacementKind::contiguous, PlacementKind::zigzag}) {
     const Placements tokens = known(kind);

@@ -25,7 +25,8 @@ struct PlacementChoice {
 
 /// Which rank of a ring holds which tokens. auto takes the first of contiguous and zigzag that takes at most 3 %
 /// longer than balanced and sends no more, and otherwise balanced; where there is no balanced placement, as for queries
-/// and keys of different lengths, it is contiguous.
+/// and keys of different lengths, it is contiguous. It compares whole tiles of 64 x 64, which says little about shards of
+/// fewer than about 1000 tokens.
 /// \param word  one of placement_words()
 /// \throws InputError where there is no such placement
 [[nodiscard]] PlacementChoice choose_placement(const DeviceOptions& options, const std::string& word,
