@@ -5,6 +5,7 @@ With the argument `long` more placements, masks and numbers of ranks.
 
 import json
 import math
+import shutil
 
 import harness
 import npy
@@ -24,6 +25,7 @@ class ParallelTest(harness.CommandTest):
     def results_of(self, ranks, *words, gradients=True):
         """The report; the files are in self.arrays."""
         words = ("--dout", "dout.npy", *words) if gradients else words
+        shutil.rmtree(self.path("results"), ignore_errors=True)  # a run leaves the files of another one there
         self.run_well(ranks, "run", *FILES, "--out", "results", *words)
         names = [name[:-4] for name in self.files_in("results") if name.endswith(".npy")]
         self.arrays = {name: harness.read_bytes(self.path(f"results/{name}.npy")) for name in names}
