@@ -207,10 +207,10 @@ struct Failure : std::runtime_error {
 /// What the stand-in for cuTensorMapEncodeTiled writes into the 128 bytes.
 struct TensorMap {
   static constexpr u64 the_magic = 0x50414d524f534e54ULL;
-  u64 magic, address;
-  u32 rank, element, swizzle, unused;
-  u64 size[4], stride[4];
-  u32 box[4];
+  u64 magic = the_magic, address = 0;
+  u32 rank = 0, element = 0, swizzle = 0, unused = 0;
+  u64 size[4] = {}, stride[4] = {};
+  u32 box[4] = {};
 };
 static_assert(sizeof(TensorMap) <= 128);
 

@@ -87,15 +87,10 @@ CUresult encode(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, voi
                 const cuuint64_t* size, const cuuint64_t* stride, const cuuint32_t* box,
                 const cuuint32_t* element_stride, CUtensorMapInterleave interleave,
                 CUtensorMapSwizzle swizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill fill) {
-  TensorMap t{TensorMap::the_magic,
-              reinterpret_cast<u64>(address),
-              rank,
-              type == CU_TENSOR_MAP_DATA_TYPE_FLOAT32 ? 4U : 2U,
-              static_cast<u32>(swizzle),
-              0,
-              {},
-              {},
-              {}};
+  TensorMap t{.address = reinterpret_cast<u64>(address),
+              .rank = rank,
+              .element = type == CU_TENSOR_MAP_DATA_TYPE_FLOAT32 ? 4U : 2U,
+              .swizzle = static_cast<u32>(swizzle)};
   for (u32 i = 0; i < rank && rank <= 4; ++i) {
     t.size[i] = size[i];
     t.box[i] = box[i];
