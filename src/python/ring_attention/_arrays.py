@@ -63,6 +63,7 @@ class Arrays:
         if stream is not None:
             raise ValueError("stream is given, and q is in the memory of the host")
         self._double = np.asarray(q).dtype.itemsize == 8
+        self._type = np.dtype(np.float64 if self._double else np.float32)
         self._dimensions = np.ndim(q)
         self.q = self.take("q", q)
         self.heads = self.q.shape[1]
@@ -81,7 +82,8 @@ class Arrays:
             raise TypeError(f"{name} is {array.dtype} where q is {'float64' if self._double else 'not'}: "
                             "give all arrays in one type")
         _require_dimensions(name, array.ndim, self._dimensions, dimensions)
-        array = np.require(array, np.float64 if self._double else np.float32, "CA")
+        if array.dtype != self._type or not array.flags.carray:
+            array = np.require(array, self._type, "CA")
         return array.reshape((1,) * (4 - array.ndim) + array.shape)
 
     def take_rows(self, name, array):

@@ -36,7 +36,9 @@ def window_of(window):
 
 def pairs_of(name, pairs):
     """A keyword of intervals as a list of [begin, end]; None is an empty list."""
-    pairs = np.asarray([] if pairs is None else pairs)
+    if pairs is None:
+        return []
+    pairs = np.asarray(pairs)
     if pairs.size == 0:
         return []
     if pairs.ndim != 2 or pairs.shape[1] != 2 or pairs.dtype.kind not in "iu":
