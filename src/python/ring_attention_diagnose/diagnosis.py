@@ -16,7 +16,7 @@ from .problem import ARRAYS, BACKWARD, Problem
 from .residual import precision_of
 from .ring import Arrays
 from .rounding import coarser
-from .search import Evidence
+from .search import Evidence, Simulate
 
 Translate = Callable[[Arrays], Arrays]
 
@@ -92,11 +92,11 @@ def _in_right_units(cases: list[Evidence], said: list[str]) -> list[Evidence]:
     return cases
 
 
-def _cases_alone(cases: list[Evidence], options: Options, simulations: Simulations) -> dict[str, Pass]:
+def _cases_alone(cases: list[Evidence], options: Options, simulate: Simulate) -> dict[str, Pass]:
     """The cases that are wrong and can be explained by themselves."""
     found = {}
     for one in cases:
-        both = Examination([one], options, simulations, with_pairs=False)
+        both = Examination([one], options, simulate, with_pairs=False)
         states = both.forward.state, both.backward.state
         if "named" in states and "unknown" not in states:
             found[one.problem.case.name] = both.forward if both.forward.state == "named" else both.backward
@@ -106,7 +106,7 @@ def _cases_alone(cases: list[Evidence], options: Options, simulations: Simulatio
 def diagnose(answers: list[tuple[Problem, Arrays]], options: Options | None = None) -> Diagnosis:
     """:param answers: what a code returned for each of at least one case: at least one array"""
     options = options or Options()
-    known, simulations = [Evidence(problem, arrays) for problem, arrays in answers], Simulations()
+    known, simulate = [Evidence(problem, arrays) for problem, arrays in answers], Simulations().arrays
 
     def attempt(convention=None, with_pairs: bool = False) -> Diagnosis:
         cases, said = known, []
@@ -114,10 +114,10 @@ def diagnose(answers: list[tuple[Problem, Arrays]], options: Options | None = No
             said.append(convention[0])
             cases = [Evidence(one.problem, convention[1](one.problem)(one.got), one) for one in cases]
         cases = _in_right_units(cases, said)
-        both = Examination(cases, options, simulations, with_pairs)
+        both = Examination(cases, options, simulate, with_pairs)
         found = Diagnosis(both.forward, both.backward, conventions=said)
         if not found.explained:
-            found.alone = _cases_alone(cases, options, simulations)
+            found.alone = _cases_alone(cases, options, simulate)
         if found.right and options.lists_not_tested:
             found.not_tested = not_tested_by(cases, options, coarser(both.forward.returned, both.backward.returned))
         return found
