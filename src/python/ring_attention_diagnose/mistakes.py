@@ -8,7 +8,7 @@ import functools
 from pathlib import Path
 
 from . import pass_edits, tile_edits  # noqa: F401
-from .edits import DIRECTED, EDITS, Edit
+from .edits import EDITS, Edit
 from .rules import NO_RANK, Rules
 
 
@@ -59,7 +59,7 @@ def _read() -> dict[str, Mistake]:
             if phase != "unseen":
                 mistakes[row["id"]] = Mistake(
                     row["id"], phase, row["says"], row["look"], row["lesson"], row["source"], more == ["float"],
-                    EDITS[row["id"]], row["id"] in DIRECTED)
+                    *EDITS[row["id"]])
     return mistakes
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Callable
 
 import numpy as np
 
-from .edits import adds, edit, mistake
-from .problem import INF
+from .edits import mistake
+from .problem import BACKWARD, INF
 from .rounding import rounded
 from .rules import Rules, log_add, lse_of, weights_by_lse
 from .tile_edits import modulo
@@ -38,18 +37,15 @@ mistake("lse-of-last-step", directed=True, returned_lse=lambda m, l, lse: lse_of
 mistake("lse-is-max", returned_lse=lambda m, l, lse: m.max(0))
 
 
-def _permutes_heads(name: str, field: str, *names: str) -> None:
+def _permute_heads(slots, case, arrays, turn=None):
     """The all-to-all was not undone: ranks first, then their heads."""
-    def change(slots, case, arrays, turn=None):
-        group, heads = slots.job.ulysses, np.arange(case.heads)
-        for array in names:
-            arrays[array] = arrays[array][heads % group * (case.heads // group) + heads // group]
-
-    adds(name, field, change)
+    group, heads = slots.job.ulysses, np.arange(case.heads)
+    order = heads % group * (case.heads // group) + heads // group
+    arrays.update((name, arrays[name][order]) for name in ("out", "lse", "dq") if name in arrays)
 
 
-_permutes_heads("heads-not-returned", "after_forward", "out", "lse")
-_permutes_heads("heads-not-returned-backward", "after_backward", "dq")
+mistake("heads-not-returned", after_forward=_permute_heads)
+mistake("heads-not-returned-backward", after_backward=_permute_heads)
 
 
 def _view_for_transpose(slots, case, arrays):
@@ -61,7 +57,7 @@ def _view_for_transpose(slots, case, arrays):
     arrays["out"] = out
 
 
-adds("view-for-transpose", "after_forward", _view_for_transpose)
+mistake("view-for-transpose", after_forward=_view_for_transpose)
 
 # ---- how what a step has found joins what was found before -----------------------------------------------------------
 
@@ -101,21 +97,12 @@ mistake("bf16-lse", directed=True, weights=weights_by_lse, lse_kept_in="bf16")
 mistake("bf16-out", directed=True, weights=weights_by_lse, out_kept_in="bf16")
 
 
-def _factors(name: str, change, directed: bool = True) -> None:
-    """Factors of the merge, those that the rules had before, edited: (o, l, new_o, new_l), m, merged."""
-    edited = functools.lru_cache(maxsize=None)(lambda before: lambda m, m_new, to: change(before(m, m_new, to), m, to))
-
-    @edit(name, directed)
-    def _(r: Rules) -> None:
-        r.factors = edited(r.factors)
-
-
 _inverted = lambda m, to: np.where(m == -INF, 0, np.exp(to - m))  # noqa: E731
-_factors("o-not-rescaled", lambda f, m, to: (1.0, *f[1:]))
-_factors("l-not-rescaled", lambda f, m, to: (f[0], 1.0, *f[2:]))
-_factors("neither-rescaled", lambda f, m, to: (1.0, 1.0, *f[2:]))
-_factors("new-not-rescaled", lambda f, m, to: (1.0, 1.0, 1.0, 1.0), directed=False)
-_factors("factor-inverted", lambda f, m, to: (_inverted(m, to), _inverted(m, to), *f[2:]))
+mistake("o-not-rescaled", directed=True, factor_edits=lambda f, m, to: (1.0, *f[1:]))
+mistake("l-not-rescaled", directed=True, factor_edits=lambda f, m, to: (f[0], 1.0, *f[2:]))
+mistake("neither-rescaled", directed=True, factor_edits=lambda f, m, to: (1.0, 1.0, *f[2:]))
+mistake("new-not-rescaled", factor_edits=lambda f, m, to: (1.0, 1.0, 1.0, 1.0))
+mistake("factor-inverted", directed=True, factor_edits=lambda f, m, to: (_inverted(m, to), _inverted(m, to), *f[2:]))
 
 # ---- the backward alone: how parts add up, and which out and lse they are formed with --------------------------------
 
@@ -136,11 +123,7 @@ mistake("gqa-last-head", dkdv_of=lambda c, h: 1.0 * (h % c.group + 1 == c.group)
 mistake("gqa-first-head", dkdv_of=lambda c, h: 1.0 * (h % c.group == 0))
 mistake("gqa-mean", dkdv_of=lambda c, h: np.full(len(h), 1 / c.group))
 mistake("gqa-wrong-axis", dkdv_head=modulo)
-
-
-@edit("gqa-fold-groups")
-def _(r: Rules) -> None:
-    r.dkdv_head, r.kv_head = r.kv_head, modulo
+mistake("gqa-fold-groups", dkdv_head=Rules.kv_head, kv_head=modulo)
 
 
 def _dout_in_order(slots, problem):
@@ -151,8 +134,8 @@ def _dout_in_order(slots, problem):
 
 mistake("dout-order", dout=_dout_in_order)
 mistake("dout-ones", dout=lambda slots, problem: slots.shards(np.ones_like(problem.dout)))
-adds("dkdv-exchanged", "after_backward",
-     lambda slots, case, arrays, turn: arrays.update(dk=arrays["dv"], dv=arrays["dk"]))
+mistake("dkdv-exchanged",
+        after_backward=lambda slots, case, arrays, turn: arrays.update(dk=arrays["dv"], dv=arrays["dk"]))
 
 
 def _add_pair(slots, case, arrays, turn):
@@ -165,17 +148,17 @@ def _add_pair(slots, case, arrays, turn):
     arrays.update(dk=total, dv=dv)
 
 
-adds("dkdv-pair-added", "after_backward", _add_pair, directed=True)
+mistake("dkdv-pair-added", directed=True, after_backward=_add_pair)
 
 
 def _scales(name: str, names: tuple[str, ...], factor: Callable[[int], float]) -> None:
-    adds(name, "after_backward", lambda slots, case, arrays, turn: arrays.update(
+    mistake(name, after_backward=lambda slots, case, arrays, turn: arrays.update(
         {array: arrays[array] * factor(slots.job.ranks) for array in names}))
 
 
 for _word, _factor in (("over", lambda n: 1 / n), ("times", lambda n: n)):
     _scales(f"dkdv-{_word}-ranks", ("dk", "dv"), _factor)
-    _scales(f"gradients-{_word}-ranks", ("dq", "dk", "dv"), _factor)
+    _scales(f"gradients-{_word}-ranks", BACKWARD, _factor)
 mistake("unguarded-backward", guarded=False)
 mistake("dkdv-bf16", directed=True, dkdv_kept_in="bf16")
 mistake("dq-bf16", directed=True, dq_kept_in="bf16")

@@ -57,7 +57,7 @@ class Plan:
         c, r = problem.case, self.rules
         if not (c.alibi or c.bias):
             return None
-        key = ("bias", self.steps.positions.tobytes(), r.bias, r.slope_head, r.bias_head, r.bias_positions)
+        key = ("bias", self.steps.positions.tobytes(), r.direction, r.bias, r.slope_head, r.bias_head, r.bias_positions)
         if key not in problem.cache:
             p = self._pair(problem, r.bias_positions)
             shape = (*self.steps.k.shape, problem.slots.count, problem.slots.count)

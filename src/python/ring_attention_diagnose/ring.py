@@ -21,8 +21,8 @@ from .rules import NO_RANK, Rules, Turn, lse_of, rescale
 Arrays = dict  #: name: [heads, tokens, dim] in the order of positions; lse is [heads, tokens, 1]
 
 # The fields in which rules of one batch are the same: functions and switches. The others become numbers.
-_FORWARD_KEY = ("maximum", "guarded", "skips_hidden_tiles", "factors", "weights", "lse_unit", "lse_of_nothing",
-                "out_kept_in", "lse_kept_in", "sink_times", "normalised", "returned_lse")
+_FORWARD_KEY = ("maximum", "guarded", "skips_hidden_tiles", "factors", "factor_edits", "weights", "lse_unit",
+                "lse_of_nothing", "out_kept_in", "lse_kept_in", "sink_times", "normalised", "returned_lse")
 _BACKWARD_KEY = ("guarded", "lse_from", "delta_from", "add_dq", "add_dkdv", "part_zeroed", "dq_kept_in", "dkdv_kept_in")
 _MOST_SCORES = 300_000  # of a batch: larger ones do not fit the caches
 
@@ -121,7 +121,10 @@ class _Batch:
         for step in range(1, steps.m.shape[2]):
             new_o, new_m, new_l = steps.o[:, :, step], steps.m[:, :, step], steps.l[:, :, step]
             merged = np.maximum(m, new_m)
-            f_o, f_l, n_o, n_l = self.rules.factors(m, new_m, merged)
+            factors = self.rules.factors(m, new_m, merged)
+            for edit in self.rules.factor_edits:
+                factors = edit(factors, m, merged)
+            f_o, f_l, n_o, n_l = factors
             both = self.sum(_col(f_o) * o + _col(n_o) * new_o), self.sum(f_l * l + n_l * new_l), merged
             if self.rules.skips_hidden_tiles:
                 skipped = steps.skipped[:, :, step]

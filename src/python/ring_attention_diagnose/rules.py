@@ -39,7 +39,8 @@ class Steps:
 
     TABLES = ("k", "v", "positions", "dk_to", "dv_to")
 
-    def __init__(self, owner: np.ndarray):
+    def __init__(self, turn: Turn):
+        self.direction, owner = turn.direction, turn.owner(np.arange(turn.ranks))
         self.k = self.v = owner  #: whose keys, whose values it computes with
         self.positions = owner  #: whose positions it takes the keys to have
         self.dk_to = self.dv_to = owner  #: to whom the parts of dK, dV go
@@ -66,6 +67,7 @@ class Pair:
 
     def __init__(self, slots: Slots, steps: Steps):
         ranks, slot = np.arange(slots.ranks)[:, None, None, None], np.arange(slots.count)
+        self.direction = steps.direction
         of = lambda table: Place(table[:, :, None, None], slot, slots.position[table][:, :, None])  # noqa: E731
         self.query = Place(ranks, slot[:, None], slots.position[:, None, :, None])
         if slots.one_query:
@@ -103,6 +105,7 @@ def weights_by_lse(before, piece):
     return np.exp(before.lse - lse), np.exp(piece.lse - lse), lse
 
 
+Mask = Callable[[Case, Pair], np.ndarray]  #: which of the pairs are seen
 _same_head = lambda c, h: h  # noqa: E731
 _one = lambda c: 1.0  # noqa: E731
 _add = lambda total, part, step: total + part  # noqa: E731
@@ -117,16 +120,14 @@ class Rules:
     # What a query sees: edits of the positions that the mask, or the bias, takes tokens to have; then four rules.
     mask_positions: tuple[Callable[[Slots, Pair], None], ...] = ()
     bias_positions: tuple[Callable[[Slots, Pair], None], ...] = ()
-    causal: Callable[[Case, Pair], np.ndarray] = lambda c, p: p.key.position <= p.query.position
-    window: Callable[[Case, Pair], np.ndarray] = lambda c, p: p.query.position - p.key.position < c.window
-    documents: Callable[[Case, Pair], np.ndarray] = (
-        lambda c, p: document(c, p.query.position) == document(c, p.key.position))
+    causal: Mask = lambda c, p: p.key.position <= p.query.position
+    window: Mask = lambda c, p: p.query.position - p.key.position < c.window
+    documents: Mask = lambda c, p: document(c, p.query.position) == document(c, p.key.position)
     # What it sees although these hide it.
-    block: Callable[[Case, Pair], np.ndarray] = lambda c, p: in_block(c, p.query.position) & in_block(c, p.key.position)
-    first_keys: Callable[[Case, Pair], np.ndarray] = (
-        lambda c, p: (p.key.position < c.sink_tokens) & (p.key.position <= p.query.position))
+    block: Mask = lambda c, p: in_block(c, p.query.position) & in_block(c, p.key.position)
+    first_keys: Mask = lambda c, p: (p.key.position < c.sink_tokens) & (p.key.position <= p.query.position)
     counts_twice: bool = False  #: first keys that the window reaches as well
-    padding: Callable[[Case, Pair], np.ndarray] = lambda c, p: p.content.position >= c.padding
+    padding: Mask = lambda c, p: p.content.position >= c.padding
     pads_count: bool = False  #: slots without a token count as tokens
     skips_partial_tiles: bool = False  #: steps of which a rank sees a part
     # Scores: capped(scale q k^T) + bias. Of heads: the one of another array that head h uses.
@@ -146,6 +147,7 @@ class Rules:
     skips_hidden_tiles: bool = False  #: steps of which a rank sees nothing
     # The merge of a step: of states, or of normalised pieces where there is such a rule.
     factors: Callable = to_common_maximum
+    factor_edits: tuple[Callable, ...] = ()  #: of these: (o, l, new_o, new_l), m, merged
     weights: Callable | None = None
     lse_unit: float = 1  #: in which the lse of a step is handed to the merge of pieces
     lse_of_nothing: float = -INF  #: what a step without keys hands to the merge of pieces
@@ -173,7 +175,7 @@ class Rules:
 
     def steps(self, ranks: int) -> Steps:
         turn = Turn(ranks, self.direction)
-        steps = Steps(turn.owner(np.arange(ranks)))
+        steps = Steps(turn)
         for edit in self.schedule:
             edit(turn, steps)
         return steps
