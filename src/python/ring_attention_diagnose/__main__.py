@@ -8,12 +8,9 @@ import os
 import sys
 from pathlib import Path
 
-from .diagnosis import diagnose
-from .examination import Options
-from .files import MOST_SEED, read_submission, write_cases
-from .placement import MOST_RANKS, PARTITIONS, PLACEMENTS, InputError, job_of
-from .problem import Problem, ladder
-from .report import to_dict, to_text
+from . import judged, problems_of
+from .files import MOST_SEED, read_results, write_cases
+from .placement import MOST_RANKS, PARTITIONS, PLACEMENTS, InputError
 
 #: Letters, default, and what a value may be: words, or the bounds of a whole number.
 _CASES_FLAGS = {
@@ -49,19 +46,18 @@ def _cases_options(words: list[str]) -> dict:
         if flag in given:
             raise InputError(flag, "At Most 1 required but received 2")
         given[flag] = _value(flag, letters, allowed, value if equals else words.pop(0))
-    options = {flag: given.get(flag, default) for flag, (_, default, _) in _CASES_FLAGS.items()}
-    if "--ulysses" in given and options["--parallel"] != "hybrid":
+    options = {flag[2:]: given.get(flag, default) for flag, (_, default, _) in _CASES_FLAGS.items()}
+    if "--ulysses" in given and options["parallel"] != "hybrid":
         raise InputError("--ulysses goes with --parallel hybrid")
-    if "--placement" in given and options["--parallel"] == "ulysses":
+    if "--placement" in given and options["parallel"] == "ulysses":
         raise InputError("--placement goes with --parallel ring or hybrid or all-gather")
     return options
 
 
 def _cases(options: dict) -> int:
-    job = job_of(options["--ranks"], options["--placement"], options["--parallel"], options["--ulysses"])
-    names, out = options["--only"].split(",") if options["--only"] else [], options["--out"]
-    problems = [Problem(case, job, options["--seed"]) for case in ladder(job, names)]
-    write_cases(problems, options["--parallel"], out)
+    out, only = options.pop("out"), options.pop("only")
+    problems = problems_of(**options, only=only.split(",") if only else ())
+    write_cases(problems, options["parallel"], out)
     for problem in problems:
         print(f"{out}/{problem.case.name}: {problem.case.tests}")
     print(f"{out}/cases.json says what to compute. Your code writes out.npy (and lse, dq, dk, dv) next to q.npy.")
@@ -69,7 +65,8 @@ def _cases(options: dict) -> int:
 
 
 def _show(line: str) -> None:
-    print(f"\r{line} ", end="", file=sys.stderr, flush=True)
+    if sys.stderr.isatty():
+        print(f"\r{line}", end="", file=sys.stderr, flush=True)
 
 
 def _check_words(words: list[str]) -> None:
@@ -88,18 +85,10 @@ def _diagnose(words: list[str]) -> int:
     directories = [word for word in words if word != "--json"]
     if not directories or not directories[0]:
         raise InputError("diagnose", "no directory", "`diagnose cases --out DIR` makes one, `diagnose DIR` reads it")
-    submission = read_submission(directories[0])
-    options = Options()
-    if sys.stderr.isatty():
-        options.progress = _show
-    found = diagnose(submission.answers, options)
-    if sys.stderr.isatty():
-        print("\r", end="", file=sys.stderr)
-    if "--json" in words:
-        print(json.dumps(to_dict(found, submission), indent=2, ensure_ascii=False))
-    else:
-        print(to_text(found, submission), end="")
-    return 0 if found.right else 1
+    right, text, as_dict = judged(*read_results(directories[0]), progress=lambda line: _show(f"{line} "))
+    _show("")
+    print(json.dumps(as_dict, indent=2, ensure_ascii=False) + "\n" if "--json" in words else text, end="")
+    return 0 if right else 1
 
 
 def main(words: list[str] | None = None) -> int:

@@ -12,7 +12,7 @@ from typing import Iterator
 
 import numpy as np
 
-from .layout import Submission, shape_text, submission_of
+from .layout import Given, shape_text
 from .placement import MOST_RANKS, PLACEMENTS, InputError, Job
 from .problem import ARRAYS, Problem, every_case
 
@@ -93,7 +93,7 @@ def read_array(path: str, most: int | None = None, shape: tuple[int, ...] | None
     return np.frombuffer(bytes_read, dtype).astype(np.float64).reshape(extents, order="F" if fortran else "C")
 
 
-def _read_results(problem: Problem, folder: str) -> dict:
+def _results_in(folder: str, problem: Problem) -> Given:
     """The files with results of a case."""
     given, most = {}, 2 * problem.q.size  # rows behind the last token are cut off
     for array in ARRAYS:
@@ -170,7 +170,7 @@ def write_cases(problems: list[Problem], parallel: str, out: str) -> None:
     """
     for problem in problems:
         folder = f"{out}/{problem.case.name}"
-        if _other_input(problem, folder) and any(_read_results(problem, folder).values()):
+        if _other_input(problem, folder) and any(_results_in(folder, problem).values()):
             raise InputError(folder, "has results for other arrays", "remove them, or give another --out")
     job, text = problems[0].job, (Path(__file__).parent / "explanations.txt").read_text(encoding="utf-8")
     words = {"ranks": job.ranks, "placement": job.placement, "parallel": parallel, "ulysses": job.ulysses,
@@ -189,13 +189,13 @@ def write_cases(problems: list[Problem], parallel: str, out: str) -> None:
                 Path(path).write_text(json.dumps(words, indent=1) + "\n", encoding="utf-8")
 
 
-def read_submission(directory: str) -> Submission:
+def read_results(directory: str) -> tuple[list[Problem], list[Given]]:
     """:raises InputError: one line: for a directory without cases, arrays that are not those of cases.json, results of
-    no case, of some ranks only, or of a shape that does not fit"""
+    no case, or of some ranks only"""
     problems, given = _read_problems(f"{directory}/cases.json"), []
     for problem in problems:
         folder = f"{directory}/{problem.case.name}"
-        given.append(_read_results(problem, folder))
+        given.append(_results_in(folder, problem))
         path = _other_input(problem, folder) if any(given[-1].values()) else ""
         if path:
             raise InputError(path, "is not the array of this case",
@@ -204,4 +204,4 @@ def read_submission(directory: str) -> Submission:
         names = ", ".join(f"{array}.npy" for array in ARRAYS[:-1]) + f" or {ARRAYS[-1]}.npy"
         raise InputError(directory, f"no case has {names} (or out.0.npy, out.1.npy, ...)",
                          "let your code write its results into the folders of the cases")
-    return submission_of(problems, given)
+    return problems, given

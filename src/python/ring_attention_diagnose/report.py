@@ -7,7 +7,7 @@ import textwrap
 
 import numpy as np
 
-from .diagnosis import Diagnosis, largest_errors
+from .diagnosis import Diagnosis
 from .examination import Pass
 from .layout import Submission
 from .mistakes import Mistake
@@ -47,7 +47,7 @@ def _error_table(cases: list[Evidence], precision: str) -> list[str]:
 
     lines = [row("case", [f"{array} " for array in ARRAYS])]
     for one in cases:
-        errors, tolerances = largest_errors(one), one.yardstick.tolerances(precision)
+        errors, tolerances = one.largest_errors(), one.yardstick.tolerances(precision)
         cells = ["- " if array not in errors else "inf*" if not math.isfinite(errors[array])
                  else f"{errors[array]:.1e}" + (" " if errors[array] <= tolerances[array] else "*") for array in ARRAYS]
         lines.append(row(one.problem.case.name, cells))
@@ -126,30 +126,27 @@ def _alone_text(diagnosis: Diagnosis) -> str:
 
 def _first_wrong(cases: list[Evidence], precision: str) -> Evidence:
     """The simplest case that is wrong."""
-    wrong = (one for one in cases
-             if not one.residual(one.problem.right, ARRAYS, one.yardstick.tolerances(precision)).worst[0] <= 1)
-    return next(wrong, cases[0])
+    return next((one for one in cases if not one.is_right(ARRAYS, precision)), cases[0])
 
 
+@np.errstate(all="ignore")
 def to_text(diagnosis: Diagnosis, submission: Submission) -> str:
-    with np.errstate(all="ignore"):
-        cases = [Evidence(problem, arrays) for problem, arrays in submission.answers]
-        job = cases[0].problem.job
-        precision = coarser(diagnosis.forward.precision, diagnosis.backward.precision)
-        what = f"{_counted(len(cases), 'case')} on {_counted(job.ranks, 'rank')}, {job.placement}"
-        text = "\n".join((f"Results of {what}; the largest error of a row, * for more than rounding:",
-                          *_error_table(cases, precision), "", ""))
-        read = _by_text(line.split(": ", 1) for line in submission.layouts)
-        text += "".join(f"read: {', '.join(arrays)}: {says}\n" for says, arrays in read.items())
-        text += "".join(f"read: {line}\n" for line in diagnosis.conventions)
-        text += "\n" * bool(submission.layouts or diagnosis.conventions)
-        text += _pass_text("forward     ", diagnosis.forward, diagnosis.forward)
-        text += _pass_text("backward    ", diagnosis.backward, diagnosis.forward)
-        if not diagnosis.explained:
-            text += _alone_text(diagnosis) if diagnosis.alone else ""
-            text += "\n" + picture_of(_first_wrong(cases, precision), precision)
-        if diagnosis.right:
-            text += "\nRIGHT in these cases. " + _not_tested_text(diagnosis)
+    cases, job = diagnosis.cases, diagnosis.cases[0].problem.job
+    precision = coarser(diagnosis.forward.precision, diagnosis.backward.precision)
+    what = f"{_counted(len(cases), 'case')} on {_counted(job.ranks, 'rank')}, {job.placement}"
+    text = "\n".join((f"Results of {what}; the largest error of a row, * for more than rounding:",
+                      *_error_table(cases, precision), "", ""))
+    read = _by_text(line.split(": ", 1) for line in submission.layouts)
+    text += "".join(f"read: {', '.join(arrays)}: {says}\n" for says, arrays in read.items())
+    text += "".join(f"read: {line}\n" for line in diagnosis.conventions)
+    text += "\n" * bool(submission.layouts or diagnosis.conventions)
+    text += _pass_text("forward     ", diagnosis.forward, diagnosis.forward)
+    text += _pass_text("backward    ", diagnosis.backward, diagnosis.forward)
+    if not diagnosis.explained:
+        text += _alone_text(diagnosis) if diagnosis.alone else ""
+        text += "\n" + picture_of(_first_wrong(cases, precision), precision)
+    if diagnosis.right:
+        text += "\nRIGHT in these cases. " + _not_tested_text(diagnosis)
     return text
 
 
@@ -165,11 +162,11 @@ def _pass_as_dict(found: Pass) -> dict:
             "near": _explanations_as_dicts(found.near)}
 
 
+@np.errstate(all="ignore")
 def to_dict(diagnosis: Diagnosis, submission: Submission) -> dict:
     """The object of --json. An error is None where it is not finite."""
-    errors = {problem.case.name: {name: error if math.isfinite(error) else None
-                                  for name, error in largest_errors(Evidence(problem, arrays)).items()}
-              for problem, arrays in submission.answers}
+    errors = {one.problem.case.name: {name: error if math.isfinite(error) else None
+                                      for name, error in one.largest_errors().items()} for one in diagnosis.cases}
     return {"right": diagnosis.right, "explained": diagnosis.explained, "forward": _pass_as_dict(diagnosis.forward),
             "backward": _pass_as_dict(diagnosis.backward), "conventions": diagnosis.conventions,
             "layouts": submission.layouts, "errors": errors, "cases_without_results": submission.without,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from dataclasses import replace
 from typing import Callable, Iterable
@@ -9,7 +10,7 @@ from typing import Callable, Iterable
 import numpy as np
 
 from .mistakes import Mistake
-from .problem import Problem
+from .problem import ARRAYS, Problem
 from .residual import SAFETY, Residuals, Tolerances, Yardstick
 from .ring import Arrays, forwards
 from .rounding import coarser
@@ -63,16 +64,29 @@ class Explanation:
 class Evidence:
     """What a code returned for one case, with what is needed to judge it."""
 
-    def __init__(self, problem: Problem, got: Arrays, known: Evidence | None = None):
-        self.problem, self.got = problem, got
-        self.yardstick = known.yardstick if known else Yardstick(problem)
-        self.right = known.right if known else forwards(problem, [Rules()])[0]  #: simulated, for its pieces
+    def __init__(self, problem: Problem, got: Arrays):
+        self.problem, self.got, self.yardstick = problem, got, Yardstick(problem)
+        self.right = forwards(problem, [Rules()])[0]  #: simulated, for its pieces
+
+    def translated(self, translate: Callable[[Arrays], Arrays]) -> Evidence:
+        other = copy.copy(self)
+        other.got = translate(self.got)
+        return other
 
     def has_any(self, which: tuple[str, ...]) -> bool:
         return any(name in self.got for name in which)
 
     def residual(self, want: Arrays, which: tuple[str, ...], tolerances: Tolerances) -> Residuals:
         return self.yardstick.residuals(self.got, [want], which, tolerances)
+
+    def is_right(self, which: tuple[str, ...], precision: str) -> bool:
+        """Is what is left of these arrays the rounding of a type?"""
+        return self.residual(self.problem.right, which, self.yardstick.tolerances(precision)).worst[0] <= 1
+
+    def largest_errors(self) -> dict[str, float]:
+        """The largest error of each array that a code returned."""
+        largest = self.yardstick.largest(self.got, self.problem.right)
+        return {name: float(largest[name]) for name in ARRAYS if name in self.got}
 
 
 #: The arrays of explanations for one case, as a code in some type would return them.
