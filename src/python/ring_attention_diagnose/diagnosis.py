@@ -103,11 +103,7 @@ def diagnose(answers: list[tuple[Problem, Arrays]], options: Options | None = No
     options = options or Options()
     known, simulate = [Evidence(problem, arrays) for problem, arrays in answers], Simulations().arrays
 
-    def attempt(convention=None, with_pairs: bool = False) -> Diagnosis:
-        cases, said = known, []
-        if convention:
-            said.append(convention[0])
-            cases = [one.translated(convention[1]) for one in cases]
+    def attempt(cases: list[Evidence], said: list[str], with_pairs: bool = False) -> Diagnosis:
         cases = _in_right_units(cases, said)
         both = Examination(cases, options, simulate, with_pairs)
         found = Diagnosis(both.forward, both.backward, known, conventions=said)
@@ -118,11 +114,11 @@ def diagnose(answers: list[tuple[Problem, Arrays]], options: Options | None = No
         return found
 
     with np.errstate(all="ignore"):
-        plain = attempt()
+        plain = attempt(known, [])
         if plain.explained:
             return plain
-        for convention in _conventions_for(known[0].problem.job):
-            found = attempt(convention)
+        for says, translate in _conventions_for(known[0].problem.job):
+            found = attempt([one.translated(translate) for one in known], [says])
             if found.explained:
                 return found
-        return attempt(with_pairs=True) if options.pairs else plain
+        return attempt(known, [], with_pairs=True) if options.pairs else plain

@@ -21,12 +21,12 @@ class Losses:
     report: str
 
 
-def _rules(sums: np.ndarray, counts: np.ndarray, kept: tuple[np.ndarray, np.ndarray]) -> dict[str, np.ndarray]:
-    """What each rank reports, by rule. Of each rank: the sum of its losses, the number of its labels; the same without
+def _rules(sums: np.ndarray, counts: np.ndarray) -> dict[str, np.ndarray]:
+    """What each rank reports, by rule. Of each rank: the sum of its losses, the number of its labels; in row 1 without
     the labels that a shift inside the shard loses."""
-    every, mean, (kept_sums, kept_counts) = np.ones(len(sums)), sums.sum() / counts.sum(), kept
-    means = np.where(counts > 0, sums / np.maximum(counts, 1), 0)
-    kept_means = np.where(kept_counts > 0, kept_sums / np.maximum(kept_counts, 1), 0)
+    means, kept_means = np.where(counts > 0, sums / np.maximum(counts, 1), 0)
+    (sums, kept_sums), (counts, kept_counts) = sums, counts
+    every, mean = np.ones(len(sums)), sums.sum() / counts.sum()
     shifted = "labels are shifted inside a shard: its last token has none"
     return {
         "the sum over all tokens, divided by the number of all labels": mean * every,
@@ -73,11 +73,10 @@ def losses(reported: float | Sequence[float], of_tokens: Sequence[float], tokens
     :raises InputError: one line
     """
     numbers, loss, shards = _checked(reported, of_tokens, tokens_of_rank)
-    has_label = np.isfinite(loss)
-    totals = lambda some: (np.array([np.nansum(loss[s]) for s in some]),  # noqa: E731
-                           np.array([has_label[s].sum() for s in some]))
+    summed = (shards, [shard[:-1] for shard in shards])
     with np.errstate(all="ignore"):
-        rules = _rules(*totals(shards), totals([shard[:-1] for shard in shards]))
+        rules = _rules(*(np.array([[add(loss[shard]) for shard in some] for some in summed])
+                         for add in (np.nansum, lambda x: np.isfinite(x).sum())))
     right, fits = next(iter(rules)), []
     for says, wanted in rules.items():
         close = abs(numbers - wanted) <= tolerance * np.maximum(abs(wanted), 1e-300)

@@ -46,11 +46,9 @@ def parts_of(one: Evidence, array: str) -> tuple[np.ndarray, float]:
         got = one.got[array][:, here].ravel()
         basis = np.stack([arrays[array][:, here].ravel() for arrays in steps], axis=1)
         solved = np.linalg.lstsq(basis, got, rcond=None)[0]
-        for step in range(ring):
-            # At a step a rank's queries meet the keys of the owner; its keys meet the queries of the rank that many
-            # hops on.
-            if basis[:, step].any():
-                factors[rank, (rank - step if array in ("out", "dq") else rank + step) % ring] = solved[step]
+        # At a step a rank's queries meet the keys of the owner; its keys meet the queries of the rank that many hops on.
+        there = np.flatnonzero(basis.any(0))
+        factors[rank, (rank - there if array in ("out", "dq") else rank + there) % ring] = solved[there]
         rest += ((basis @ solved - got) ** 2).sum()
         everything += (got**2).sum()
     return factors, float(np.sqrt(rest / everything)) if everything > 0 else 1.0

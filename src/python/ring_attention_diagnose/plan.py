@@ -17,8 +17,8 @@ class Plan:
         if key not in problem.cache:
             problem.cache[key] = rules.steps(slots.ranks)
         self.steps = problem.cache[key]
-        self.scale, self.kv_head = rules.scale(c), rules.kv_head(c, heads)
-        (self.seen, self.twice), self.bias = self._seen(problem), self._bias(problem, heads)
+        self.seen, twice = self._seen(problem)
+        self.bias = twice * rules.counts_twice if c.block else self._bias(problem, heads)  #: what scores have more
 
     def _pair(self, problem: Problem, edits) -> Pair:
         pair = Pair(problem.slots, self.steps)
@@ -26,8 +26,8 @@ class Plan:
             edit(problem.slots, pair)
         return pair
 
-    def _seen(self, problem: Problem) -> tuple[np.ndarray, np.ndarray | None]:
-        """Which pairs are seen, and what the scores of pairs that count twice have more, [R, T, N, N]."""
+    def _seen(self, problem: Problem) -> tuple[np.ndarray, np.ndarray]:
+        """Which pairs are seen, [R, T, 1, N, N], and what the scores of pairs that may count twice have more then."""
         c, r, steps = problem.case, self.rules, self.steps
         rules = [getattr(r, mask) for mask in ("causal", "window", "documents") if getattr(c, mask)]
         more = [r.block, r.first_keys] if c.block else []
@@ -48,9 +48,8 @@ class Plan:
                 plain = Pair(problem.slots, steps)
                 tokens = np.maximum(plain.query.position, plain.content.position) < c.tokens
                 seen &= ~((seen & tokens).sum((2, 3)) < tokens.sum((2, 3)))[:, :, None, None]
-            problem.cache[key] = seen, np.where(twice, np.log(2), 0)
-        seen, of_pairs_counted_twice = problem.cache[key]
-        return seen, of_pairs_counted_twice if r.counts_twice and c.block else None
+            problem.cache[key] = seen[:, :, None], np.where(twice, np.log(2), 0)[:, :, None]
+        return problem.cache[key]
 
     def _bias(self, problem: Problem, heads: np.ndarray) -> np.ndarray | None:
         """[R, T, H, N, N]"""

@@ -40,18 +40,14 @@ def _by_text(pairs) -> dict[str, list[str]]:
 
 def _error_table(cases: list[Evidence], precision: str) -> list[str]:
     """The largest row error of each array of each case."""
-    width = max(4, *(len(one.problem.case.name) for one in cases))
-
-    def row(first: str, cells) -> str:
-        return f"  {first:<{width}}{''.join(f'  {cell:>8}' for cell in cells)}".rstrip()
-
-    lines = [row("case", [f"{array} " for array in ARRAYS])]
+    rows = [("case", [f"{array} " for array in ARRAYS])]
     for one in cases:
         errors, tolerances = one.largest_errors(), one.yardstick.tolerances(precision)
         cells = ["- " if array not in errors else "inf*" if not math.isfinite(errors[array])
                  else f"{errors[array]:.1e}" + (" " if errors[array] <= tolerances[array] else "*") for array in ARRAYS]
-        lines.append(row(one.problem.case.name, cells))
-    return lines
+        rows.append((one.problem.case.name, cells))
+    width = max(len(name) for name, _ in rows)
+    return [f"  {name:<{width}}{''.join(f'  {cell:>8}' for cell in cells)}".rstrip() for name, cells in rows]
 
 
 def _no_mistake_of_its_own(backward: Explanation, forward: Pass) -> str:
