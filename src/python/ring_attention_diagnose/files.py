@@ -21,7 +21,6 @@ _AS_FLOAT = "save it with array.astype('float32'), or 'float64'"
 _SAVE_AGAIN = "save the array again with np.save"
 _MAKE_CASES = "`ring-attention diagnose cases --out DIR` makes a directory of cases; `diagnose DIR` reads it"
 _WRITE_AGAIN = "write the cases again"
-_NO_CASES = "is not a file of `diagnose cases`"
 
 
 @contextlib.contextmanager
@@ -84,24 +83,21 @@ def read_array(path: str, most: int | None = None, shape: tuple[int, ...] | None
             raise InputError(path, f"the shape {shape_text(extents)} has more than the elements of the case",
                              "reshape the array before it is handed back")
         wanted, left = elements * dtype.itemsize, os.fstat(file.fileno()).st_size - file.tell()
-        bytes_read = file.read(wanted) if left == wanted else b""
-    if left < wanted:
-        raise InputError(path, f"truncated: {wanted - left} of its bytes are missing", _SAVE_AGAIN)
-    if left > wanted:
-        raise InputError(path, f"{left - wanted} bytes follow the array",
-                         "a file holds one array: save it again with np.save")
-    return np.frombuffer(bytes_read, dtype).astype(np.float64).reshape(extents, order="F" if fortran else "C")
+        if left < wanted:
+            raise InputError(path, f"truncated: {wanted - left} of its bytes are missing", _SAVE_AGAIN)
+        if left > wanted:
+            raise InputError(path, f"{left - wanted} bytes follow the array",
+                             "a file holds one array: save it again with np.save")
+        return np.frombuffer(file.read(), dtype).astype(np.float64).reshape(extents, order="F" if fortran else "C")
 
 
 def _results_in(folder: str, problem: Problem) -> Given:
     """The files with results of a case."""
     given, most = {}, 2 * problem.q.size  # rows behind the last token are cut off
     for array in ARRAYS:
-        whole = f"{folder}/{array}.npy"
-        if _exists(whole):
-            given[array] = [(whole, read_array(whole, most))]
-            continue
-        files = [f"{folder}/{array}.{rank}.npy" for rank in range(problem.job.ranks)]
+        files = [f"{folder}/{array}.npy"]
+        if not _exists(files[0]):
+            files = [f"{folder}/{array}.{rank}.npy" for rank in range(problem.job.ranks)]
         there = [file for file in files if _exists(file)]
         given[array] = [(file, read_array(file, most)) for file in there]
         if there and there != files:
@@ -114,10 +110,8 @@ def _other_input(problem: Problem, folder: str) -> str:
     """The file of an input that is not the array of the problem; empty if all are, or there is none."""
     for name, array in problem.inputs().items():
         path = f"{folder}/{name}.npy"
-        if _exists(path):
-            got = read_array(path, shape=array.shape)
-            if got is None or not np.array_equal(got, array):
-                return path
+        if _exists(path) and not np.array_equal(read_array(path, shape=array.shape), array):
+            return path
     return ""
 
 
@@ -159,7 +153,7 @@ def _read_problems(path: str) -> list[Problem]:
     except (ValueError, RecursionError) as error:
         raise InputError(path, "is no JSON", _WRITE_AGAIN) from error
     except (KeyError, TypeError) as error:
-        raise InputError(path, _NO_CASES, _WRITE_AGAIN) from error
+        raise InputError(path, "is not a file of `diagnose cases`", _WRITE_AGAIN) from error
 
 
 def write_cases(problems: list[Problem], parallel: str, out: str) -> None:

@@ -97,13 +97,12 @@ class Submission:
             pieces = given[array]
             if problem.case.decodes and array in BACKWARD:
                 raise InputError(pieces[0][0], f"{problem.case.name} has no gradients", "leave it out")
+            shards = [problem.job.tokens_of(rank, tokens) for rank in range(problem.job.ranks)]
             if len(pieces) == 1:
-                arrays[array] = self._arranged(problem, array, tokens, *pieces[0])
-                continue
-            if len(pieces) != problem.job.ranks:
+                shards = [list(range(tokens))]
+            if len(pieces) != len(shards):
                 raise InputError(pieces[0][0], f"{len(pieces)} arrays for {problem.job.ranks} ranks",
                                  "give one whole array, or one of each rank")
-            shards = [problem.job.tokens_of(rank, tokens) for rank in range(len(pieces))]
             parts = [self._arranged(problem, array, len(here), *piece) for here, piece in zip(shards, pieces)]
             arrays[array] = np.concatenate(parts, axis=1)[:, np.argsort(sum(shards, []))]
         return arrays

@@ -37,7 +37,7 @@ mistake("lse-of-last-step", directed=True, returned_lse=lambda m, l, lse: lse_of
 mistake("lse-is-max", returned_lse=lambda m, l, lse: m.max(0))
 
 
-def _permute_heads(slots, case, arrays, turn=None):
+def _permute_heads(slots, case, arrays, turn):
     """The all-to-all was not undone: ranks first, then their heads."""
     group, heads = slots.job.ulysses, np.arange(case.heads)
     order = heads % group * (case.heads // group) + heads // group
@@ -48,7 +48,7 @@ mistake("heads-not-returned", after_forward=_permute_heads)
 mistake("heads-not-returned-backward", after_backward=_permute_heads)
 
 
-def _view_for_transpose(slots, case, arrays):
+def _view_for_transpose(slots, case, arrays, turn):
     """[heads, tokens] of a rank, read as [tokens, heads]."""
     out = arrays["out"].copy()
     for rank in range(0 if case.decodes else slots.job.ranks):
@@ -126,13 +126,7 @@ mistake("gqa-wrong-axis", dkdv_head=modulo)
 mistake("gqa-fold-groups", dkdv_head=Rules.kv_head, kv_head=modulo)
 
 
-def _dout_in_order(slots, problem):
-    behind = np.zeros((problem.case.heads, slots.ranks * slots.count - slots.tokens, problem.case.dim))
-    rows = np.concatenate([problem.dout, behind], axis=1)
-    return rows.reshape(problem.case.heads, slots.ranks, slots.count, -1).swapaxes(0, 1)
-
-
-mistake("dout-order", dout=_dout_in_order)
+mistake("dout-order", dout=lambda slots, problem: slots.shards(problem.dout, slots.in_order))
 mistake("dout-ones", dout=lambda slots, problem: slots.shards(np.ones_like(problem.dout)))
 mistake("dkdv-exchanged",
         after_backward=lambda slots, case, arrays, turn: arrays.update(dk=arrays["dv"], dv=arrays["dk"]))

@@ -10,7 +10,6 @@ import numpy as np
 from .diagnosis import Diagnosis
 from .examination import Pass
 from .layout import Submission
-from .mistakes import Mistake
 from .picture import picture_of
 from .problem import ARRAYS
 from .rounding import PRECISIONS, coarser
@@ -51,7 +50,9 @@ def _error_table(cases: list[Evidence], precision: str) -> list[str]:
 
 
 def _no_mistake_of_its_own(backward: Explanation, forward: Pass) -> str:
-    """What such a backward does; empty when it has a mistake."""
+    """What such a backward does; empty when it has a mistake, and of a forward."""
+    if not backward.forward:
+        return ""
     if backward.is_derivative:
         return "the derivative of this forward, as autograd finds it: nothing more is wrong"
     if not backward.mistakes:
@@ -73,12 +74,12 @@ def _unknown_text(found: Pass) -> str:
         for near in found.near)
 
 
-def _explanation_text(one: Explanation, found: Pass, said: tuple[Mistake, ...]) -> str:
-    """:param said: mistakes of the forward, which need not be explained again"""
-    mistakes = one.mistakes
-    sentences = ["the same mistake" if mistake in said else mistake.says for mistake in mistakes]
+def _explanation_text(one: Explanation, found: Pass) -> str:
+    """Mistakes of the forward need not be explained again."""
+    said = one.forward.mistakes if one.forward else ()
+    sentences = ["the same mistake" if mistake in said else mistake.says for mistake in one.mistakes]
     text = f"WRONG: {'; and '.join(sentences)}\n"
-    for mistake in mistakes:
+    for mistake in one.mistakes:
         about = (("look at", mistake.look), ("lesson", mistake.lesson), ("also in", mistake.source))
         text += "".join(f"    {word:<13}{what}\n" for word, what in about if what and mistake not in said)
     return text + (f"    explains     {_percent(one.explained)} of the difference, every row within the rounding of "
@@ -86,13 +87,10 @@ def _explanation_text(one: Explanation, found: Pass, said: tuple[Mistake, ...]) 
 
 
 def _named_text(found: Pass, forward: Pass) -> str:
-    said: tuple[Mistake, ...] = ()
-    if found is not forward:
-        none = _no_mistake_of_its_own(found.explanations[0], forward)
-        if none:
-            return none + "\n"
-        said = forward.explanations[0].mistakes if forward.explanations else ()
-    text = "        or  ".join(_explanation_text(one, found, said) for one in found.explanations)
+    none = _no_mistake_of_its_own(found.explanations[0], forward)
+    if none:
+        return none + "\n"
+    text = "        or  ".join(_explanation_text(one, found) for one in found.explanations)
     if len(found.explanations) > 1:
         text += "    The same numbers in these cases. More cases, or three ranks or more, may tell them apart.\n"
     return text

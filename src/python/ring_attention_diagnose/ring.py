@@ -94,11 +94,13 @@ class _Batch:
         lse = self.sum(r.returned_lse(np.moveaxis(steps.m, 2, 0), np.moveaxis(steps.l, 2, 0), lse))
         out = self.slots.joined(self.low(self.out_of(row, r.guarded) if r.normalised else row.o))
         lse, piece_out, piece_lse = self.slots.joined(_col(lse)), self.out_of(steps, True), lse_of(steps.m, steps.l)
-        forwards = [Forward({"out": out[i], "lse": lse[i]}, piece_out[i], piece_lse[i]) for i in range(len(self.plans))]
-        for plan, forward in zip(self.plans, forwards):
-            for edit in plan.rules.after_forward:
-                edit(self.slots, self.c, forward.arrays)
-        return forwards
+        return [Forward(self.edited(plan, plan.rules.after_forward, {"out": out, "lse": lse}), *pieces)
+                for plan, out, lse, *pieces in zip(self.plans, out, lse, piece_out, piece_lse)]
+
+    def edited(self, plan: Plan, edits: Iterable[Callable], arrays: Arrays) -> Arrays:
+        for edit in edits:
+            edit(self.slots, self.c, arrays, Turn(self.slots.ranks, plan.rules.direction))
+        return arrays
 
     def softmaxes(self, s: np.ndarray) -> SimpleNamespace:
         """o, m and l of all steps; o is not normalised."""
@@ -185,12 +187,9 @@ class _Batch:
         dv = product(self.low(p).swapaxes(-1, -2), by_step, self.sums)
         dq = self.slots.joined(self.sum_of_steps(dq))
         dk, dv = self.handed_out("dk_to", dk), self.handed_out("dv_to", dv)
-        return [self.finished(plan, dict(zip(BACKWARD, arrays))) for plan, *arrays in zip(self.plans, dq, dk, dv)]
-
-    def finished(self, plan: Plan, arrays: Arrays) -> Arrays:
-        for edit in plan.rules.after_backward:
-            edit(self.slots, self.c, arrays, Turn(self.slots.ranks, plan.rules.direction))
-        return {name: self.low(array) for name, array in arrays.items()}
+        found = [self.edited(plan, plan.rules.after_backward, dict(zip(BACKWARD, arrays)))
+                 for plan, *arrays in zip(self.plans, dq, dk, dv)]
+        return [{name: self.low(array) for name, array in arrays.items()} for arrays in found]
 
     def given(self, given: Forward, source: str, whole: np.ndarray, pieces: np.ndarray) -> np.ndarray:
         """[R, T, ...]: out or lse of the forward, as each step takes it."""

@@ -157,7 +157,7 @@ class Rules:
     sink_times: Callable = lambda steps_with_keys, ranks: np.ones_like(steps_with_keys)
     normalised: bool = True
     returned_lse: Callable = lambda m, l, lse: lse  #: m, l: of the steps [T, ...]
-    after_forward: tuple[Callable, ...] = ()  #: edits of the arrays: (slots, case, arrays)
+    after_forward: tuple[Callable, ...] = ()  #: edits of the arrays: (slots, case, arrays, turn)
     # The backward.
     dout: Callable = lambda slots, problem: problem.shards("dout")
     lse_from: str = "whole"  #: or own_shard, step

@@ -148,7 +148,7 @@ def _hide_behind(slots, pair):
     pair.content.position = np.where(pair.content.position >= kept, slots.tokens, pair.content.position)
 
 
-def _cut_length(slots, case, arrays, turn=None):
+def _cut_length(slots, case, arrays, turn):
     kept = slots.tokens // slots.ranks * slots.ranks
     for name in arrays:
         arrays[name] = arrays[name].copy()
