@@ -69,8 +69,8 @@ def _show(line: str) -> None:
         print(f"\r{line}", end="", file=sys.stderr, flush=True)
 
 
-def _check_words(words: list[str]) -> None:
-    """Checks the words of `diagnose DIR`."""
+def _directory(words: list[str]) -> str:
+    """DIR of `diagnose DIR`; empty if there is none."""
     positional = [word for word in words if word != "--json"]
     strange = [word for word in positional if word.startswith("-")] + positional[1:]
     if strange:
@@ -79,15 +79,15 @@ def _check_words(words: list[str]) -> None:
         raise InputError("--json", "At Most 1 required but received 2")
     if positional == ["cases"]:
         raise InputError("cases excludes --json")
+    return "".join(positional)
 
 
-def _diagnose(words: list[str]) -> int:
-    directories = [word for word in words if word != "--json"]
-    if not directories or not directories[0]:
+def _diagnose(directory: str, as_json: bool) -> int:
+    if not directory:
         raise InputError("diagnose", "no directory", "`diagnose cases --out DIR` makes one, `diagnose DIR` reads it")
-    right, text, as_dict = judged(*read_results(directories[0]), progress=lambda line: _show(f"{line} "))
+    right, text, words = judged(*read_results(directory), progress=lambda line: _show(f"{line} "))
     _show("")
-    print(json.dumps(as_dict, indent=2, ensure_ascii=False) + "\n" if "--json" in words else text, end="")
+    print(json.dumps(words, indent=2, ensure_ascii=False) + "\n" if as_json else text, end="")
     return 0 if right else 1
 
 
@@ -103,10 +103,10 @@ def main(words: list[str] | None = None) -> int:
             print(text.replace("{name}", name), end="")
         else:
             try:
-                options = _cases_options(words[1:]) if writes else _check_words(words)
+                options = _cases_options(words[1:]) if writes else _directory(words)
             except InputError as error:
                 raise InputError(str(error), f"see {name}{' cases' * writes} --help") from error
-            code = _cases(options) if writes else _diagnose(words)
+            code = _cases(options) if writes else _diagnose(options, "--json" in words)
         sys.stdout.flush()
         return code
     except InputError as error:

@@ -23,11 +23,10 @@ def shape_text(extents) -> str:
 def _order_of(extents: list[int], wanted: dict[str, int], slack: int) -> tuple[int, ...] | None:
     """Where `wanted` are among `extents`: an order of the axes, the present one first. The axis S, the tokens, may be
     longer by fewer than `slack`."""
-    if len(extents) == len(wanted):
-        for order in itertools.permutations(range(len(wanted))):
-            extra = [extents[at] - want for at, want in zip(order, wanted.values())]
-            if all(0 <= more < (slack if axis == "S" else 1) for axis, more in zip(wanted, extra)):
-                return order
+    for order in itertools.permutations(range(len(wanted))) if len(extents) == len(wanted) else ():
+        extra = [extents[at] - want for at, want in zip(order, wanted.values())]
+        if all(0 <= more < (slack if axis == "S" else 1) for axis, more in zip(wanted, extra)):
+            return order
     return None
 
 

@@ -37,7 +37,7 @@ mistake("lse-of-last-step", directed=True, returned_lse=lambda m, l, lse: lse_of
 mistake("lse-is-max", returned_lse=lambda m, l, lse: m.max(0))
 
 
-def _permute_heads(slots, case, arrays, turn):
+def _permute_heads(slots, case, arrays, steps):
     """The all-to-all was not undone: ranks first, then their heads."""
     group, heads = slots.job.ulysses, np.arange(case.heads)
     order = heads % group * (case.heads // group) + heads // group
@@ -48,13 +48,11 @@ mistake("heads-not-returned", after_forward=_permute_heads)
 mistake("heads-not-returned-backward", after_backward=_permute_heads)
 
 
-def _view_for_transpose(slots, case, arrays, turn):
+def _view_for_transpose(slots, case, arrays, steps):
     """[heads, tokens] of a rank, read as [tokens, heads]."""
-    out = arrays["out"].copy()
     for rank in range(0 if case.decodes else slots.job.ranks):
         here = slots.job.tokens_of(rank, slots.tokens)
-        out[:, here] = out[:, here].reshape(len(here), case.heads, -1).swapaxes(0, 1)
-    arrays["out"] = out
+        arrays["out"][:, here] = arrays["out"][:, here].reshape(len(here), case.heads, -1).swapaxes(0, 1)
 
 
 mistake("view-for-transpose", after_forward=_view_for_transpose)
@@ -126,27 +124,26 @@ mistake("gqa-wrong-axis", dkdv_head=modulo)
 mistake("gqa-fold-groups", dkdv_head=Rules.kv_head, kv_head=modulo)
 
 
-mistake("dout-order", dout=lambda slots, problem: slots.shards(problem.dout, slots.in_order))
+mistake("dout-order", dout=lambda slots, problem: slots.shards(problem.dout, slots.placed("contiguous")))
 mistake("dout-ones", dout=lambda slots, problem: slots.shards(np.ones_like(problem.dout)))
 mistake("dkdv-exchanged",
-        after_backward=lambda slots, case, arrays, turn: arrays.update(dk=arrays["dv"], dv=arrays["dk"]))
+        after_backward=lambda slots, case, arrays, steps: arrays.update(dk=arrays["dv"], dv=arrays["dk"]))
 
 
-def _add_pair(slots, case, arrays, turn):
+def _add_pair(slots, case, arrays, steps):
     """(received, sent) taken for (dK, dV), and added: dK = dK + dV, and dV = the same of the rank before."""
-    total, dv = arrays["dk"] + arrays["dv"], arrays["dv"].copy()
+    arrays["dk"] = arrays["dk"] + arrays["dv"]
     for rank in range(slots.ranks):
-        here, there = (slots.job.shard(r, slots.tokens) for r in (rank, turn.behind(rank, -1)))
+        here, there = (slots.job.shard(r, slots.tokens) for r in (rank, steps.behind(rank, -1)))
         both = min(len(here), len(there))
-        dv[:, here[:both]] = total[:, there[:both]]
-    arrays.update(dk=total, dv=dv)
+        arrays["dv"][:, here[:both]] = arrays["dk"][:, there[:both]]
 
 
 mistake("dkdv-pair-added", directed=True, after_backward=_add_pair)
 
 
 def _scales(name: str, names: tuple[str, ...], factor: Callable[[int], float]) -> None:
-    mistake(name, after_backward=lambda slots, case, arrays, turn: arrays.update(
+    mistake(name, after_backward=lambda slots, case, arrays, steps: arrays.update(
         {array: arrays[array] * factor(slots.job.ranks) for array in names}))
 
 

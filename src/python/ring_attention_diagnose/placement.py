@@ -106,11 +106,6 @@ class Slots:
         rows = self.position if position is None else position
         return np.concatenate([array, behind], axis=1)[:, rows].swapaxes(0, 1)
 
-    @property
-    def in_order(self) -> np.ndarray:
-        """The positions if each rank had those that follow the ones of the rank before."""
-        return np.arange(self.position.size).reshape(self.position.shape)
-
     def joined(self, shards: np.ndarray) -> np.ndarray:
         """[..., heads, tokens, dim] of [..., R, heads, N, dim]."""
         *more, ranks, heads, count, dim = shards.shape

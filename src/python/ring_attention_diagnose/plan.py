@@ -13,7 +13,7 @@ class Plan:
 
     def __init__(self, problem: Problem, rules: Rules):
         c, slots, heads = problem.case, problem.slots, np.arange(problem.case.heads)
-        self.rules, key = rules, ("steps", rules.schedule, rules.direction)
+        self.rules, key = rules, ("steps", rules.schedule, rules.direction, rules.follows_content)
         if key not in problem.cache:
             problem.cache[key] = rules.steps(slots.ranks)
         self.steps = problem.cache[key]

@@ -16,7 +16,7 @@ import numpy as np
 from .plan import Plan
 from .problem import BACKWARD, INF, Problem
 from .rounding import product, rounded, sums_of
-from .rules import NO_RANK, Rules, Turn, lse_of, rescale
+from .rules import NO_RANK, Rules, lse_of, rescale
 
 Arrays = dict  #: name: [heads, tokens, dim] in the order of positions; lse is [heads, tokens, 1]
 
@@ -99,7 +99,7 @@ class _Batch:
 
     def edited(self, plan: Plan, edits: Iterable[Callable], arrays: Arrays) -> Arrays:
         for edit in edits:
-            edit(self.slots, self.c, arrays, Turn(self.slots.ranks, plan.rules.direction))
+            edit(self.slots, self.c, arrays, plan.steps)
         return arrays
 
     def softmaxes(self, s: np.ndarray) -> SimpleNamespace:

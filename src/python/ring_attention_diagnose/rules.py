@@ -20,11 +20,17 @@ def in_block(case: Case, position: np.ndarray) -> np.ndarray:
     return (case.block[0] <= position) & (position < case.block[1])
 
 
-class Turn:
-    """The ranks [R, 1] of the ring, and which way parcels travel (+1: to the next rank)."""
+class Steps:
+    """What each rank does at each step: tables [R, T]. In a right ring all of them are the owner."""
+
+    TABLES = ("k", "v", "positions", "dk_to", "dv_to")
 
     def __init__(self, ranks: int, direction: int):
-        self.ranks, self.direction, self.rank = ranks, direction, np.arange(ranks)[:, None]
+        self.ranks, self.direction, self.rank = ranks, direction, np.arange(ranks)[:, None]  #: +1: parcels go to the next rank
+        owner = self.owner(np.arange(ranks))
+        self.k = self.v = owner  #: whose keys, whose values it computes with
+        self.positions = owner  #: whose positions it takes the keys to have
+        self.dk_to = self.dv_to = owner  #: to whom the parts of dK, dV go
 
     def owner(self, hops) -> np.ndarray:
         """The rank whose K,V are here after so many hops."""
@@ -32,18 +38,6 @@ class Turn:
 
     def behind(self, rank: np.ndarray, hops) -> np.ndarray:
         return (rank - self.direction * hops) % self.ranks
-
-
-class Steps:
-    """What each rank does at each step: tables [R, T]. In a right ring all of them are the owner."""
-
-    TABLES = ("k", "v", "positions", "dk_to", "dv_to")
-
-    def __init__(self, turn: Turn):
-        self.direction, owner = turn.direction, turn.owner(np.arange(turn.ranks))
-        self.k = self.v = owner  #: whose keys, whose values it computes with
-        self.positions = owner  #: whose positions it takes the keys to have
-        self.dk_to = self.dv_to = owner  #: to whom the parts of dK, dV go
 
     @property
     def count(self) -> int:
@@ -116,7 +110,8 @@ class Rules:
     """The rules of one pass; these are right. `c` is a case."""
 
     direction: int = 1
-    schedule: tuple[Callable[[Turn, Steps], None], ...] = ()  #: edits of the steps
+    follows_content: bool = False  #: gradients of K,V go to the rank whose K,V were used, as autograd sends them
+    schedule: tuple[Callable[[Steps], None], ...] = ()  #: edits of the steps
     # What a query sees: edits of the positions that the mask, or the bias, takes tokens to have; then four rules.
     mask_positions: tuple[Callable[[Slots, Pair], None], ...] = ()
     bias_positions: tuple[Callable[[Slots, Pair], None], ...] = ()
@@ -157,7 +152,7 @@ class Rules:
     sink_times: Callable = lambda steps_with_keys, ranks: np.ones_like(steps_with_keys)
     normalised: bool = True
     returned_lse: Callable = lambda m, l, lse: lse  #: m, l: of the steps [T, ...]
-    after_forward: tuple[Callable, ...] = ()  #: edits of the arrays: (slots, case, arrays, turn)
+    after_forward: tuple[Callable, ...] = ()  #: edits of the arrays: (slots, case, arrays, steps)
     # The backward.
     dout: Callable = lambda slots, problem: problem.shards("dout")
     lse_from: str = "whole"  #: or own_shard, step
@@ -171,11 +166,12 @@ class Rules:
     dkdv_kept_in: str | None = None
     dkdv_head: Callable | None = None  #: the KV head that sums those of a query head; None: kv_head
     dkdv_of: Callable = lambda c, h: np.ones(len(h))  #: times which it counts
-    after_backward: tuple[Callable, ...] = ()  #: edits of the arrays: (slots, case, arrays, turn)
+    after_backward: tuple[Callable, ...] = ()  #: edits of the arrays: (slots, case, arrays, steps)
 
     def steps(self, ranks: int) -> Steps:
-        turn = Turn(ranks, self.direction)
-        steps = Steps(turn)
+        steps = Steps(ranks, self.direction)
         for edit in self.schedule:
-            edit(turn, steps)
+            edit(steps)
+        if self.follows_content:
+            steps.dk_to, steps.dv_to = steps.k, steps.v
         return steps

@@ -15,7 +15,6 @@ from .residual import SAFETY, Residuals, Tolerances, Yardstick
 from .ring import Arrays, forwards
 from .rounding import coarser
 from .rules import Rules
-from .tile_edits import follow_content
 
 NO_FIT = 1e9  #: `worst` of an explanation that is ruled out
 _NAMED_ABOVE = 5  # a mistake explains that many times better than "right"
@@ -41,11 +40,9 @@ class Explanation:
     explained: float = 0  #: 1 - (squares that are left) / (squares of the distance from the right results)
 
     def rules(self) -> Rules:
-        rules = Rules(direction=self.direction)
+        rules = Rules(self.direction, self.follows_content)
         for mistake in self.mistakes:
             mistake.edit(rules)
-        if self.follows_content:
-            rules.schedule = (*rules.schedule, follow_content)
         return rules
 
     def any_of(self, word: str) -> bool:

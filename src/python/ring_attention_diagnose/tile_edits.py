@@ -9,23 +9,23 @@ import numpy as np
 from .edits import mistake
 from .placement import PLACEMENTS
 from .problem import INF, document
-from .rules import NO_RANK, Steps, Turn, in_block
+from .rules import NO_RANK, Steps, in_block
 
 # ---- which K,V a rank computes with at which step, and whose it takes them to be -------------------------------------
 
 
 def _steps(name: str, columns: Callable[[int], list[int]], directed: bool = False) -> None:
-    def change(turn: Turn, steps: Steps) -> None:
+    def change(steps: Steps) -> None:
         if steps.count > 1:
             steps.take(columns(steps.count))
 
     mistake(name, directed, schedule=change)
 
 
-def _tables(name: str, tables: str, value: Callable[[Turn, Steps], np.ndarray], directed: bool = False) -> None:
+def _tables(name: str, tables: str, value: Callable[[Steps], np.ndarray], directed: bool = False) -> None:
     """Some tables of the steps, all with another value."""
-    def change(turn: Turn, steps: Steps) -> None:
-        steps.__dict__.update(dict.fromkeys(tables.split(), value(turn, steps) + 0 * steps.k))
+    def change(steps: Steps) -> None:
+        steps.__dict__.update(dict.fromkeys(tables.split(), value(steps) + 0 * steps.k))
 
     mistake(name, directed, schedule=change)
 
@@ -39,22 +39,17 @@ _steps("steps-short", lambda n: list(range(n - 1)), directed=True)
 _steps("skip-own", lambda n: list(range(1, n)))
 _steps("extra-step", lambda n: [*range(n), 0])
 _steps("no-ring", lambda n: [0])
-_tables("not-sent", "k v", lambda turn, s: turn.rank)
-_tables("k-stays", "k", lambda turn, s: turn.rank)
-_tables("v-stays", "v", lambda turn, s: turn.rank)
-_tables("early-swap", "k v", lambda turn, s: _moved(s.k, 1), directed=True)
-_tables("step-before", "k v", lambda turn, s: _moved(s.k, -1), directed=True)
-_tables("v-step-before", "v", lambda turn, s: _moved(s.v, -1), directed=True)
-_tables("owner-wrong-way", "positions", lambda turn, s: turn.owner(-np.arange(s.count)), directed=True)
-_tables("owner-off-by-one", "positions", lambda turn, s: turn.owner(np.arange(s.count) + 1), directed=True)
-_tables("dkdv-stay-local", "dk_to dv_to", lambda turn, s: turn.rank)
-_tables("hop-short", "dk_to dv_to", lambda turn, s: turn.behind(s.dk_to, 1), directed=True)
-_tables("dkdv-own-only", "dk_to dv_to", lambda turn, s: np.where(s.dk_to == turn.rank, s.dk_to, NO_RANK))
-
-
-def follow_content(turn: Turn, steps: Steps) -> None:
-    """The gradients of K,V go to the rank whose K,V were used, as autograd sends them."""
-    steps.dk_to, steps.dv_to = steps.k, steps.v
+_tables("not-sent", "k v", lambda s: s.rank)
+_tables("k-stays", "k", lambda s: s.rank)
+_tables("v-stays", "v", lambda s: s.rank)
+_tables("early-swap", "k v", lambda s: _moved(s.k, 1), directed=True)
+_tables("step-before", "k v", lambda s: _moved(s.k, -1), directed=True)
+_tables("v-step-before", "v", lambda s: _moved(s.v, -1), directed=True)
+_tables("owner-wrong-way", "positions", lambda s: s.owner(-np.arange(s.count)), directed=True)
+_tables("owner-off-by-one", "positions", lambda s: s.owner(np.arange(s.count) + 1), directed=True)
+_tables("dkdv-stay-local", "dk_to dv_to", lambda s: s.rank)
+_tables("hop-short", "dk_to dv_to", lambda s: s.behind(s.dk_to, 1), directed=True)
+_tables("dkdv-own-only", "dk_to dv_to", lambda s: np.where(s.dk_to == s.rank, s.dk_to, NO_RANK))
 
 
 # ---- which pairs of a query and a key take part ----------------------------------------------------------------------
@@ -148,10 +143,9 @@ def _hide_behind(slots, pair):
     pair.content.position = np.where(pair.content.position >= kept, slots.tokens, pair.content.position)
 
 
-def _cut_length(slots, case, arrays, turn):
+def _cut_length(slots, case, arrays, steps):
     kept = slots.tokens // slots.ranks * slots.ranks
     for name in arrays:
-        arrays[name] = arrays[name].copy()
         arrays[name][:, kept:] = -INF if name == "lse" else 0
 
 
