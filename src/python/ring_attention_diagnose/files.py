@@ -13,7 +13,7 @@ from typing import Iterator
 import numpy as np
 
 from .layout import Given, shape_text
-from .placement import MOST_RANKS, PLACEMENTS, InputError, Job
+from .placement import MOST_RANKS, PLACEMENTS, InputError, Job, refuse
 from .problem import ARRAYS, Problem, every_case
 
 MOST_SEED = 2**63 - 1
@@ -61,14 +61,13 @@ def _header(file, path: str) -> tuple[tuple[int, ...], bool, np.dtype]:
             extents, fortran, dtype = read(file)
     except Exception as error:  # of a parser of Python's syntax: there are many kinds
         raise InputError(path, f"the header is damaged: {' '.join(str(error).split())[:80]}", _SAVE_AGAIN) from error
-    if dtype.hasobject or dtype.names:
-        raise InputError(path, "an array of Python objects, or of fields, is not supported", _AS_FLOAT)
-    if dtype.kind in "iub":
-        raise InputError(path, f"the elements are integers ('{dtype.str}')", _AS_FLOAT)
-    if dtype.kind != "f" or dtype.itemsize > 8:
-        raise InputError(path, f"the dtype '{dtype.str}' is not supported", _AS_FLOAT)
-    if any(extent < 0 for extent in extents):
-        raise InputError(path, f"the shape {shape_text(extents)} has a negative extent", _SAVE_AGAIN)
+    refuse(
+        path,
+        (dtype.hasobject or dtype.names, "an array of Python objects, or of fields, is not supported", _AS_FLOAT),
+        (dtype.kind in "iub", f"the elements are integers ('{dtype.str}')", _AS_FLOAT),
+        (dtype.kind != "f" or dtype.itemsize > 8, f"the dtype '{dtype.str}' is not supported", _AS_FLOAT),
+        (any(extent < 0 for extent in extents), f"the shape {shape_text(extents)} has a negative extent", _SAVE_AGAIN),
+    )
     return extents, fortran, dtype
 
 
@@ -79,15 +78,14 @@ def read_array(path: str, most: int | None = None, shape: tuple[int, ...] | None
         if shape is not None and extents != shape:
             return None
         elements = int(np.prod([int(extent) for extent in extents], dtype=object))
-        if most is not None and elements > most:
-            raise InputError(path, f"the shape {shape_text(extents)} has more than the elements of the case",
-                             "reshape the array before it is handed back")
         wanted, left = elements * dtype.itemsize, os.fstat(file.fileno()).st_size - file.tell()
-        if left < wanted:
-            raise InputError(path, f"truncated: {wanted - left} of its bytes are missing", _SAVE_AGAIN)
-        if left > wanted:
-            raise InputError(path, f"{left - wanted} bytes follow the array",
-                             "a file holds one array: save it again with np.save")
+        refuse(
+            path,
+            (most is not None and elements > most, f"the shape {shape_text(extents)} has more than the elements of the case",
+             "reshape the array before it is handed back"),
+            (left < wanted, f"truncated: {wanted - left} of its bytes are missing", _SAVE_AGAIN),
+            (left > wanted, f"{left - wanted} bytes follow the array", "a file holds one array: save it again with np.save"),
+        )
         return np.frombuffer(file.read(), dtype).astype(np.float64).reshape(extents, order="F" if fortran else "C")
 
 

@@ -8,7 +8,7 @@ from typing import Sequence
 
 import numpy as np
 
-from .placement import InputError
+from .placement import InputError, refuse
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,16 +49,15 @@ def _checked(reported, of_tokens, tokens_of_rank) -> tuple[np.ndarray, np.ndarra
     except (TypeError, ValueError) as error:
         raise InputError("losses", "these are not numbers", "give lists of numbers, or NumPy arrays") from error
     ranks = len(shards)
-    for wrong, problem, remedy in (
+    refuse(
+        "losses",
         (ranks == 0, "there is no rank", "give the positions of each rank's tokens"),
         (loss.ndim != 1, "of_tokens is not one loss for each token", "give an array of one axis"),
         (numbers.shape not in ((1,), (ranks,)), f"{numbers.size} losses for {ranks} ranks", "give one, or one a rank"),
         (ranks and sorted(np.concatenate(shards)) != list(range(loss.size)),
          f"tokens_of_rank has not each of the {loss.size} tokens once", "give positions from 0"),
         (not np.isfinite(loss).any(), "no token has a loss", "NaN stands for a token without a label"),
-    ):
-        if wrong:
-            raise InputError("losses", problem, remedy)
+    )
     return numbers * np.ones(ranks), loss, shards
 
 

@@ -6,10 +6,9 @@ from typing import Callable
 
 import numpy as np
 
-from .edits import mistake
 from .problem import BACKWARD, INF
 from .rounding import rounded
-from .rules import Rules, log_add, lse_of, weights_by_lse
+from .rules import Rules, log_add, lse_of, mistake, weights_by_lse
 from .tile_edits import modulo
 
 LN2 = np.log(2)

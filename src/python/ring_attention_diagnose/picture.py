@@ -6,7 +6,7 @@ import numpy as np
 
 from .problem import ARRAYS, BACKWARD
 from .ring import Arrays, backwards
-from .rules import Rules
+from .rules import Rules, rescale
 from .search import Evidence
 
 _SMALL = 1e-2
@@ -24,12 +24,11 @@ def _tokens_line(one: Evidence, array: str, tolerance: float) -> str:
 def _by_step(one: Evidence) -> list[Arrays]:
     """What a right ring computes at one step alone: arrays whose sum is right."""
     problem, steps = one.problem, []
-    lse = problem.slots.shards(one.right.arrays["lse"])[:, None]
+    lse = problem.slots.shards(one.right.arrays["lse"])
     for step in range(problem.job.ring):
         only = lambda total, part, number: total + part * (number == step)  # noqa: B023, E731
         (arrays,) = backwards(problem, [Rules(add_dq=only, add_dkdv=only)], one.right)
-        piece_lse = one.right.piece_lse[:, step, ..., None]
-        out = np.where(piece_lse == -np.inf, 0, np.exp(piece_lse - lse[:, 0]) * one.right.piece_out[:, step])
+        out = rescale(one.right.piece_lse[:, step, ..., None], lse) * one.right.piece_out[:, step]
         steps.append({**arrays, "out": problem.slots.joined(out)})
     return steps
 

@@ -19,6 +19,14 @@ class InputError(ValueError):
         super().__init__(": ".join(parts))
 
 
+def refuse(culprit: str, *faults: tuple[bool, str, str]) -> None:
+    """:param faults: each: is it there, what is wrong, the remedy
+    :raises InputError: for the first that is there"""
+    for is_there, problem, remedy in faults:
+        if is_there:
+            raise InputError(culprit, problem, remedy)
+
+
 def _part(items: list[int], number: int, parts: int) -> list[int]:
     """One of as many parts whose sizes differ by one at most, the longer ones first."""
     return np.array_split(items, parts)[number].tolist()

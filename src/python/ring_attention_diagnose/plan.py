@@ -31,8 +31,8 @@ class Plan:
         c, r, steps = problem.case, self.rules, self.steps
         rules = [getattr(r, mask) for mask in ("causal", "window", "documents") if getattr(c, mask)]
         more = [r.block, r.first_keys] if c.block else []
-        key = ("seen", steps.k.tobytes(), steps.positions.tobytes(), r.padding, r.pads_count, r.skips_partial_tiles,
-               r.mask_positions, *rules, *more)
+        key = ("seen", steps.k.tobytes(), steps.positions.tobytes(), r.padding, r.skips_partial_tiles, r.mask_positions,
+               *rules, *more)
         if key not in problem.cache:
             p, count = self._pair(problem, r.mask_positions), problem.slots.count
             seen = np.ones((*steps.k.shape, count, count), bool)
@@ -42,8 +42,6 @@ class Plan:
             for rule in more:
                 seen |= rule(c, p)
             seen &= r.padding(c, p)
-            if not r.pads_count:
-                seen &= p.content.position < c.tokens
             if r.skips_partial_tiles:
                 plain = Pair(problem.slots, steps)
                 tokens = np.maximum(plain.query.position, plain.content.position) < c.tokens

@@ -44,8 +44,6 @@ class Residuals:
         """The errors that half of the rows stay below."""
         ordered = np.sort(self.rows, axis=1)
         at = (0.5 * np.maximum(self.count - 1, 0)).astype(int)
-        if not ordered.size:
-            return np.zeros(len(ordered))
         return np.where(self.count > 0, ordered[np.arange(len(ordered)), at], 0.0)
 
 

@@ -14,6 +14,8 @@ from .placement import Slots
 from .problem import INF, Case, document
 
 NO_RANK = -1
+Edit = Callable[["Rules"], None]
+EDITS: dict[str, tuple[Edit, bool]] = {}  #: by id of mistakes.tsv; `directed`: it depends on the way of the parcels
 
 
 def in_block(case: Case, position: np.ndarray) -> np.ndarray:
@@ -122,8 +124,7 @@ class Rules:
     block: Mask = lambda c, p: in_block(c, p.query.position) & in_block(c, p.key.position)
     first_keys: Mask = lambda c, p: (p.key.position < c.sink_tokens) & (p.key.position <= p.query.position)
     counts_twice: bool = False  #: first keys that the window reaches as well
-    padding: Mask = lambda c, p: p.content.position >= c.padding
-    pads_count: bool = False  #: slots without a token count as tokens
+    padding: Mask = lambda c, p: (p.content.position >= c.padding) & (p.content.position < c.tokens)
     skips_partial_tiles: bool = False  #: steps of which a rank sees a part
     # Scores: capped(scale q k^T) + bias. Of heads: the one of another array that head h uses.
     scale: Callable[[Case], float] = lambda c: c.scale
@@ -175,3 +176,13 @@ class Rules:
         if self.follows_content:
             steps.dk_to, steps.dv_to = steps.k, steps.v
         return steps
+
+
+def mistake(name: str, directed: bool = False, **rules) -> None:
+    """A mistake that replaces rules, and adds to those that are lists of edits."""
+    def edit(r: Rules) -> None:
+        for rule, value in rules.items():
+            before = getattr(r, rule)
+            setattr(r, rule, (*before, value) if isinstance(before, tuple) else value)
+
+    EDITS[name] = edit, directed

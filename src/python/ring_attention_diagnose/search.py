@@ -144,7 +144,7 @@ class Search:
                 wider = _widened(tolerances, one.yardstick.largest(other, exact[i], other))
                 second = one.yardstick.residuals(one.got, [exact[i]], self.which, wider, [other])
             if second and second.count[0]:
-                found.rows[i], found.worst[i] = second.rows[0], second.worst[0]
+                found.rows[i], found.worst[i], found.count[i] = second.rows[0], second.worst[0], second.count[0]
         return found
 
     def _of_lost_digits(self, one: Evidence, want: Arrays, tolerances: Tolerances) -> Residuals | None:

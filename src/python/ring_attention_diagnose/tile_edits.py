@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Callable
 
 import numpy as np
 
-from .edits import mistake
 from .placement import PLACEMENTS
 from .problem import INF, document
-from .rules import NO_RANK, Steps, in_block
+from .rules import NO_RANK, Steps, in_block, mistake
 
 # ---- which K,V a rank computes with at which step, and whose it takes them to be -------------------------------------
 
@@ -68,24 +68,18 @@ def _at_slot(slots, place):
     return place.slot
 
 
-def _in_rank_order(slots, place):
-    return place.rank * slots.count + place.slot
-
-
-def _as_placed(table):
-    return lambda slots, place: table(slots)[place.rank, place.slot]
+def _as_placed(placement, slots, place):
+    return slots.placed(placement)[place.rank, place.slot]
 
 
 _moves("mask-local", _at_slot, _at_slot)
 _moves("queries-local", _at_slot)
-_moves("mask-as-contiguous", _in_rank_order, _in_rank_order)
-_moves("keys-in-rank-order", None, _in_rank_order)
-for _placement in PLACEMENTS[1:]:
-    _placed = _as_placed(lambda slots, placement=_placement: slots.placed(placement))
-    _moves(f"mask-as-{_placement}", _placed, _placed)
+_moves("keys-in-rank-order", None, functools.partial(_as_placed, "contiguous"))
+for _placement in PLACEMENTS:
+    _moves(f"mask-as-{_placement}", *2 * [functools.partial(_as_placed, _placement)])
 _over_world = lambda slots, place: slots.placed_over_world[place.position]  # noqa: E731
 _moves("world-placement", _over_world, _over_world)
-_moves("swapped-axes", *2 * [_as_placed(lambda slots: slots.with_swapped_axes)])
+_moves("swapped-axes", *2 * [lambda slots, place: slots.with_swapped_axes[place.rank, place.slot]])
 _everything = lambda c, p: np.True_  # noqa: E731
 mistake("no-mask", causal=_everything, window=_everything, documents=_everything)
 mistake("causal-strict", causal=lambda c, p: p.key.position < p.query.position)
@@ -133,9 +127,9 @@ mistake("documents-plus-one",
         documents=lambda c, p: document(c, p.query.position, 1) == document(c, p.key.position, 1))
 mistake("documents-local",
         documents=lambda c, p: document(c, p.query.position) == document(c, p.in_place_of_key.position))
-mistake("hidden-keys-seen", padding=_everything, pads_count=False)
-mistake("hidden-keys-local", padding=lambda c, p: p.content.slot >= c.padding, pads_count=False)
-mistake("padding-counted", padding=lambda c, p: p.content.position >= c.padding, pads_count=True)
+mistake("hidden-keys-seen", padding=lambda c, p: p.content.position < c.tokens)
+mistake("hidden-keys-local", padding=lambda c, p: (p.content.slot >= c.padding) & (p.content.position < c.tokens))
+mistake("padding-counted", padding=lambda c, p: p.content.position >= c.padding)
 
 
 def _hide_behind(slots, pair):
