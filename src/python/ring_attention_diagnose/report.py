@@ -118,11 +118,6 @@ def _alone_text(diagnosis: Diagnosis) -> str:
         for says, names in by_mistake.items())
 
 
-def _first_wrong(cases: list[Evidence], precision: str) -> Evidence:
-    """The simplest case that is wrong."""
-    return next((one for one in cases if not one.is_right(ARRAYS, precision)), cases[0])
-
-
 @np.errstate(all="ignore")
 def to_text(diagnosis: Diagnosis, submission: Submission) -> str:
     cases, job = diagnosis.cases, diagnosis.cases[0].problem.job
@@ -138,7 +133,8 @@ def to_text(diagnosis: Diagnosis, submission: Submission) -> str:
     text += _pass_text("backward    ", diagnosis.backward, diagnosis.forward)
     if not diagnosis.explained:
         text += _alone_text(diagnosis) if diagnosis.alone else ""
-        text += "\n" + picture_of(_first_wrong(cases, precision), precision)
+        simplest = next((one for one in cases if not one.is_right(ARRAYS, precision)), cases[0])
+        text += "\n" + picture_of(simplest, precision)
     if diagnosis.right:
         text += "\nRIGHT in these cases. " + _not_tested_text(diagnosis)
     return text

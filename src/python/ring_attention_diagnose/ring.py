@@ -159,12 +159,11 @@ class _Batch:
         if not self.c.sinks:
             return row
         sinks = self.stack(lambda plan: self.problem.sinks[plan.rules.sink_head(self.c, self.heads)])
-        sink, times = sinks[:, None, :, None], self.rules.sink_times(1.0 * (steps.l > 0).sum(2), self.slots.ranks)
+        times = self.rules.sink_times(1.0 * (steps.l > 0).sum(2), self.slots.ranks)
+        sink = np.where(times == 0, -INF, sinks[:, None, :, None])
         m = np.maximum(row.m, sink)
         factor = rescale(row.m, m)
-        pick = lambda with_sink, without: np.where(times == 0, without, with_sink)  # noqa: E731
-        return SimpleNamespace(o=np.where(_col(times == 0), row.o, row.o * _col(factor)), m=pick(m, row.m),
-                               l=pick(row.l * factor + times * np.exp(sink - m), row.l))
+        return SimpleNamespace(o=row.o * _col(factor), m=m, l=row.l * factor + times * rescale(sink, m))
 
     # ---- backward ---------------------------------------------------------------------------------------------------
 
@@ -209,15 +208,11 @@ class _Batch:
         r, to = self.rules, self.stack(lambda plan: getattr(plan.steps, name))
         if not r.part_zeroed:
             parts = np.cumsum(parts, axis=2)
-        batch, ranks = np.arange(len(to))[:, None], self.slots.ranks
-        total = np.zeros((len(to), ranks, *parts.shape[3:]))
+        total = np.zeros((len(to), self.slots.ranks, *parts.shape[3:]))
         kept_in = r.dkdv_kept_in or self.sums
         for step in range(to.shape[2]):
             rows = to[:, :, step]
-            if (np.sort(rows, axis=1) == np.arange(ranks)).all():  # each rank gets one part
-                total[batch, rows] = rounded(r.add_dkdv(total[batch, rows], parts[:, :, step], step), kept_in)
-                continue
-            for rank in range(ranks):
+            for rank in range(self.slots.ranks):
                 some = np.flatnonzero(rows[:, rank] != NO_RANK)
                 where = some, rows[some, rank]
                 total[where] = rounded(r.add_dkdv(total[where], parts[some, rank, step], step), kept_in)

@@ -45,11 +45,6 @@ class Steps:
     def count(self) -> int:
         return self.k.shape[1]
 
-    def take(self, columns) -> None:
-        """Keeps these steps."""
-        for name in self.TABLES:
-            setattr(self, name, getattr(self, name)[:, columns])
-
 
 class Place:
     """Tokens in shards, by arrays that broadcast to [R, T, N, N]."""

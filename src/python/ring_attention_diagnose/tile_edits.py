@@ -14,10 +14,12 @@ from .rules import NO_RANK, Steps, in_block, mistake
 # ---- which K,V a rank computes with at which step, and whose it takes them to be -------------------------------------
 
 
-def _steps(name: str, columns: Callable[[int], list[int]], directed: bool = False) -> None:
+def _steps(name: str, kept: Callable[[np.ndarray], np.ndarray], directed: bool = False) -> None:
+    """Other steps, by their numbers, where there is more than one."""
     def change(steps: Steps) -> None:
-        if steps.count > 1:
-            steps.take(columns(steps.count))
+        numbers = np.arange(steps.count)
+        for table in steps.TABLES if steps.count > 1 else ():
+            setattr(steps, table, getattr(steps, table)[:, kept(numbers)])
 
     mistake(name, directed, schedule=change)
 
@@ -35,10 +37,10 @@ def _moved(table: np.ndarray, by: int) -> np.ndarray:
     return table[:, np.clip(np.arange(table.shape[1]) + by, 0, table.shape[1] - 1)]
 
 
-_steps("steps-short", lambda n: list(range(n - 1)), directed=True)
-_steps("skip-own", lambda n: list(range(1, n)))
-_steps("extra-step", lambda n: [*range(n), 0])
-_steps("no-ring", lambda n: [0])
+_steps("steps-short", lambda numbers: numbers[:-1], directed=True)
+_steps("skip-own", lambda numbers: numbers[1:])
+_steps("extra-step", lambda numbers: np.append(numbers, 0))
+_steps("no-ring", lambda numbers: numbers[:1])
 _tables("not-sent", "k v", lambda s: s.rank)
 _tables("k-stays", "k", lambda s: s.rank)
 _tables("v-stays", "v", lambda s: s.rank)
