@@ -88,9 +88,8 @@ def losses(reported: float | Sequence[float], of_tokens: Sequence[float], tokens
         return Losses(True, (right,), hidden, f"losses     right: {right}\n" + "".join(
             f"    the same here: {says}\n" for says in hidden))
     shown = ", ".join(f"{number:.6g}" for number in dict.fromkeys(numbers.tolist()))
-    wanted = rules[right][0]
-    head = f"losses     WRONG: {shown}, where {wanted:.6g} is right"
+    wanted, rule = rules[right][0], "; or ".join(fits) + "\n    lesson     13"
     if not fits:
         ratio = float(numbers.mean() / wanted) if wanted else math.nan
-        return Losses(False, (), (), f"{head}: by no rule that is known here (on average {ratio:.4g} times as much)\n")
-    return Losses(False, tuple(fits), (), f"{head}: " + "; or ".join(fits) + "\n    lesson     13\n")
+        rule = f"by no rule that is known here (on average {ratio:.4g} times as much)"
+    return Losses(False, tuple(fits), (), f"losses     WRONG: {shown}, where {wanted:.6g} is right: {rule}\n")

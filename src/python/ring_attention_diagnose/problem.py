@@ -87,7 +87,8 @@ def every_case(job: Job) -> list[Case]:
             ("decode", "one query, which all ranks have, and a cache that they share",
              {"causal": True, "kv_heads": heads // 2, "decodes": True}),
             ("softcap", "scores softcap * tanh(scale q.k / softcap); causal", {"causal": True, "softcap": 2.0}),
-            ("intervals", "an image that sees itself in both directions, and first keys that are seen behind the window; causal",
+            ("intervals",
+             "an image that sees itself in both directions, and first keys that are seen behind the window; causal",
              {"causal": True, "window": 5, "block": (6, 13), "sink_tokens": 2}),
         ))
     ]
