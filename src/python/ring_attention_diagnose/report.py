@@ -61,19 +61,6 @@ def _no_mistake_of_its_own(backward: Explanation, forward: Pass) -> str:
     return "the same mistake, and no other" if same else ""
 
 
-def _right_text(found: Pass) -> str:
-    text = f"right, within the rounding of {found.precision}"
-    if PRECISIONS.index(found.precision) > PRECISIONS.index(found.returned):
-        text += f", which is more than that of its {found.returned} numbers: is something kept or computed in less?"
-    return text + "\n"
-
-
-def _unknown_text(found: Pass) -> str:
-    return "WRONG, by no mistake that is known here\n" + "".join(
-        f"    looks like   {sentence(near)}: explains {_percent(near.explained)} of the difference\n"
-        for near in found.near)
-
-
 def _explanation_text(one: Explanation, found: Pass) -> str:
     """Mistakes of the forward need not be explained again."""
     said = one.forward.mistakes if one.forward else ()
@@ -86,7 +73,16 @@ def _explanation_text(one: Explanation, found: Pass) -> str:
                    f"{found.precision}\n")
 
 
-def _named_text(found: Pass, forward: Pass) -> str:
+def _pass_text(found: Pass, forward: Pass) -> str:
+    if found.state == "right":
+        text = f"right, within the rounding of {found.precision}"
+        if PRECISIONS.index(found.precision) > PRECISIONS.index(found.returned):
+            text += f", which is more than that of its {found.returned} numbers: is something kept or computed in less?"
+        return text + "\n"
+    if found.state == "unknown":
+        return "WRONG, by no mistake that is known here\n" + "".join(
+            f"    looks like   {sentence(near)}: explains {_percent(near.explained)} of the difference\n"
+            for near in found.near)
     none = _no_mistake_of_its_own(found.explanations[0], forward)
     if none:
         return none + "\n"
@@ -94,11 +90,6 @@ def _named_text(found: Pass, forward: Pass) -> str:
     if len(found.explanations) > 1:
         text += "    The same numbers in these cases. More cases, or three ranks or more, may tell them apart.\n"
     return text
-
-
-def _pass_text(title: str, found: Pass, forward: Pass) -> str:
-    texts = {"right": _right_text, "unknown": _unknown_text, "named": lambda found: _named_text(found, forward)}
-    return title + texts[found.state](found) if found.state != "absent" else ""
 
 
 def _not_tested_text(diagnosis: Diagnosis) -> str:
@@ -129,8 +120,8 @@ def to_text(diagnosis: Diagnosis, submission: Submission) -> str:
     text += "".join(f"read: {', '.join(arrays)}: {says}\n" for says, arrays in read.items())
     text += "".join(f"read: {line}\n" for line in diagnosis.conventions)
     text += "\n" * bool(submission.layouts or diagnosis.conventions)
-    text += _pass_text("forward     ", diagnosis.forward, diagnosis.forward)
-    text += _pass_text("backward    ", diagnosis.backward, diagnosis.forward)
+    for title, found in (("forward", diagnosis.forward), ("backward", diagnosis.backward)):
+        text += f"{title:<12}{_pass_text(found, diagnosis.forward)}" if found.state != "absent" else ""
     if not diagnosis.explained:
         text += _alone_text(diagnosis) if diagnosis.alone else ""
         simplest = next((one for one in cases if not one.is_right(ARRAYS, precision)), cases[0])
