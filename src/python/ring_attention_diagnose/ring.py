@@ -208,11 +208,15 @@ class _Batch:
         r, to = self.rules, self.stack(lambda plan: getattr(plan.steps, name))
         if not r.part_zeroed:
             parts = np.cumsum(parts, axis=2)
-        total = np.zeros((len(to), self.slots.ranks, *parts.shape[3:]))
+        batch, ranks = np.arange(len(to))[:, None], self.slots.ranks
+        total = np.zeros((len(to), ranks, *parts.shape[3:]))
         kept_in = r.dkdv_kept_in or self.sums
         for step in range(to.shape[2]):
             rows = to[:, :, step]
-            for rank in range(self.slots.ranks):
+            if (np.sort(rows, axis=1) == np.arange(ranks)).all():  # each rank gets one part
+                total[batch, rows] = rounded(r.add_dkdv(total[batch, rows], parts[:, :, step], step), kept_in)
+                continue
+            for rank in range(ranks):
                 some = np.flatnonzero(rows[:, rank] != NO_RANK)
                 where = some, rows[some, rank]
                 total[where] = rounded(r.add_dkdv(total[where], parts[some, rank, step], step), kept_in)
