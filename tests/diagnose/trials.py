@@ -118,8 +118,8 @@ def _seen(p):
 
 
 def _tables(change):
-    def edit(turn, steps):
-        tables = change(turn, steps, np.arange(steps.count))
+    def edit(steps):
+        tables = change(steps, np.arange(steps.count))
         steps.__dict__.update({name: table + 0 * steps.k for name, table in tables.items()})
 
     return lambda r: setattr(r, "schedule", (*r.schedule, edit))
@@ -129,8 +129,8 @@ def _last_key_is_lost(slots, pair):
     pair.content.position = np.where(pair.content.slot + 1 == slots.count, slots.tokens, pair.content.position)
 
 
-def _last_rank_repeats(turn, steps, number):
-    columns = np.where((turn.rank == turn.ranks - 1) & (number == steps.count - 1), steps.count - 2, number)
+def _last_rank_repeats(steps, number):
+    columns = np.where((steps.rank == steps.ranks - 1) & (number == steps.count - 1), steps.count - 2, number)
     return {name: np.take_along_axis(getattr(steps, name), columns, 1) for name in steps.TABLES}
 
 
@@ -153,13 +153,14 @@ _NEW = {
             lambda p: np.where(p.on_one_rank, p.key.position == p.query.position, _seen(p))),
         "remote tiles see every second key": _causal(lambda p: _seen(p) & (p.on_one_rank | (p.key.slot % 2 == 0))),
         "rank 0 has no mask": _causal(lambda p: _seen(p) | (p.query.rank == 0)),
-        "the first key of each shard is lost": _edits(padding=lambda c, p: p.content.slot > 0),
+        "the first key of each shard is lost": _edits(
+            padding=lambda c, p: (p.content.slot > 0) & (p.content.position < c.tokens)),
         "the last key of each shard is lost": _edits(mask_positions=(_last_key_is_lost,)),
         "the last rank skips its last step": _tables(_last_rank_repeats),
-        "K of the owner after next": _tables(lambda turn, s, i: {"k": turn.owner(i - 1)}),
-        "V comes from the rank before the owner": _tables(lambda turn, s, i: {"v": turn.owner(i + 1)}),
+        "K of the owner after next": _tables(lambda s, i: {"k": s.owner(i - 1)}),
+        "V comes from the rank before the owner": _tables(lambda s, i: {"v": s.owner(i + 1)}),
         "rank 1 uses its own K,V in every step": _tables(
-            lambda turn, s, i: {"k": np.where(turn.rank == 1, 1, s.k), "v": np.where(turn.rank == 1, 1, s.v)}),
+            lambda s, i: {"k": np.where(s.rank == 1, 1, s.k), "v": np.where(s.rank == 1, 1, s.v)}),
         "the scale is D^(-1/4)": _edits(scale=lambda c: np.sqrt(c.scale)),
         "the scale is 1 / sqrt(2 D)": _edits(scale=lambda c: c.scale / np.sqrt(2)),
         "the scale is 1 / D and scores are in base 2": _edits(scale=lambda c: c.scale * 0.6931),
@@ -178,10 +179,10 @@ _NEW = {
         "dO of half of the columns": _dout(lambda dout: dout * (np.arange(dout.shape[3]) < dout.shape[3] // 2)),
         "dO of another head": _dout(lambda dout: dout[:, ::-1]),
         "dO with its sign changed": _dout(lambda dout: dout * np.where(np.arange(dout.shape[3]) % 2 == 0, -1, 1)),
-        "dV goes one rank too far": _tables(lambda turn, s, i: {"dv_to": (s.dv_to + 1) % turn.ranks}),
-        "dK of the first step is lost": _tables(lambda turn, s, i: {"dk_to": np.where(i == 0, NO_RANK, s.dk_to)}),
+        "dV goes one rank too far": _tables(lambda s, i: {"dv_to": (s.dv_to + 1) % s.ranks}),
+        "dK of the first step is lost": _tables(lambda s, i: {"dk_to": np.where(i == 0, NO_RANK, s.dk_to)}),
         "dK, dV of the last step are lost": _tables(
-            lambda turn, s, i: {n: np.where(i + 1 == turn.ranks, NO_RANK, getattr(s, n)) for n in ("dk_to", "dv_to")}),
+            lambda s, i: {n: np.where(i + 1 == s.ranks, NO_RANK, getattr(s, n)) for n in ("dk_to", "dv_to")}),
         "dQ without its last step": _edits(add_dq=lambda total, part, step: total + part if step < 2 else total),
         "dK with half the scale": _edits(dk_factor=lambda c: 0.5),
         "dK, dV times the heads of a group": _edits(dkdv_of=lambda c, h: np.full(len(h), float(c.group))),

@@ -8,12 +8,9 @@ import os
 import sys
 from pathlib import Path
 
-from .diagnosis import diagnose
-from .examination import Options
-from .files import MOST_SEED, read_submission, write_cases
-from .placement import MOST_RANKS, PARTITIONS, PLACEMENTS, InputError, job_of
-from .problem import Problem, ladder
-from .report import to_dict, to_text
+from . import judged, problems_of
+from .files import MOST_SEED, read_results, write_cases
+from .placement import MOST_RANKS, PARTITIONS, PLACEMENTS, InputError
 
 #: Letters, default, and what a value may be: words, or the bounds of a whole number.
 _CASES_FLAGS = {
@@ -49,19 +46,18 @@ def _cases_options(words: list[str]) -> dict:
         if flag in given:
             raise InputError(flag, "At Most 1 required but received 2")
         given[flag] = _value(flag, letters, allowed, value if equals else words.pop(0))
-    options = {flag: given.get(flag, default) for flag, (_, default, _) in _CASES_FLAGS.items()}
-    if "--ulysses" in given and options["--parallel"] != "hybrid":
+    options = {flag[2:]: given.get(flag, default) for flag, (_, default, _) in _CASES_FLAGS.items()}
+    if "--ulysses" in given and options["parallel"] != "hybrid":
         raise InputError("--ulysses goes with --parallel hybrid")
-    if "--placement" in given and options["--parallel"] == "ulysses":
+    if "--placement" in given and options["parallel"] == "ulysses":
         raise InputError("--placement goes with --parallel ring or hybrid or all-gather")
     return options
 
 
 def _cases(options: dict) -> int:
-    job = job_of(options["--ranks"], options["--placement"], options["--parallel"], options["--ulysses"])
-    names, out = options["--only"].split(",") if options["--only"] else [], options["--out"]
-    problems = [Problem(case, job, options["--seed"]) for case in ladder(job, names)]
-    write_cases(problems, options["--parallel"], out)
+    out, only = options.pop("out"), options.pop("only")
+    problems = problems_of(**options, only=only.split(",") if only else ())
+    write_cases(problems, options["parallel"], out)
     for problem in problems:
         print(f"{out}/{problem.case.name}: {problem.case.tests}")
     print(f"{out}/cases.json says what to compute. Your code writes out.npy (and lse, dq, dk, dv) next to q.npy.")
@@ -69,11 +65,12 @@ def _cases(options: dict) -> int:
 
 
 def _show(line: str) -> None:
-    print(f"\r{line} ", end="", file=sys.stderr, flush=True)
+    if sys.stderr.isatty():
+        print(f"\r{line}", end="", file=sys.stderr, flush=True)
 
 
-def _check_words(words: list[str]) -> None:
-    """Checks the words of `diagnose DIR`."""
+def _directory(words: list[str]) -> str:
+    """DIR of `diagnose DIR`; empty if there is none."""
     positional = [word for word in words if word != "--json"]
     strange = [word for word in positional if word.startswith("-")] + positional[1:]
     if strange:
@@ -82,24 +79,16 @@ def _check_words(words: list[str]) -> None:
         raise InputError("--json", "At Most 1 required but received 2")
     if positional == ["cases"]:
         raise InputError("cases excludes --json")
+    return "".join(positional)
 
 
-def _diagnose(words: list[str]) -> int:
-    directories = [word for word in words if word != "--json"]
-    if not directories or not directories[0]:
+def _diagnose(directory: str, as_json: bool) -> int:
+    if not directory:
         raise InputError("diagnose", "no directory", "`diagnose cases --out DIR` makes one, `diagnose DIR` reads it")
-    submission = read_submission(directories[0])
-    options = Options()
-    if sys.stderr.isatty():
-        options.progress = _show
-    found = diagnose(submission.answers, options)
-    if sys.stderr.isatty():
-        print("\r", end="", file=sys.stderr)
-    if "--json" in words:
-        print(json.dumps(to_dict(found, submission), indent=2, ensure_ascii=False))
-    else:
-        print(to_text(found, submission), end="")
-    return 0 if found.right else 1
+    right, text, words = judged(*read_results(directory), progress=lambda line: _show(f"{line} "))
+    _show("")
+    print(json.dumps(words, indent=2, ensure_ascii=False) + "\n" if as_json else text, end="")
+    return 0 if right else 1
 
 
 def main(words: list[str] | None = None) -> int:
@@ -114,10 +103,10 @@ def main(words: list[str] | None = None) -> int:
             print(text.replace("{name}", name), end="")
         else:
             try:
-                options = _cases_options(words[1:]) if writes else _check_words(words)
+                options = _cases_options(words[1:]) if writes else _directory(words)
             except InputError as error:
                 raise InputError(str(error), f"see {name}{' cases' * writes} --help") from error
-            code = _cases(options) if writes else _diagnose(words)
+            code = _cases(options) if writes else _diagnose(options, "--json" in words)
         sys.stdout.flush()
         return code
     except InputError as error:

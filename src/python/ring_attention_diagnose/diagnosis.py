@@ -12,11 +12,12 @@ from .candidates import Simulations
 from .examination import Examination, Options, Pass, not_tested_by
 from .mistakes import Mistake
 from .pass_edits import LN2
-from .problem import ARRAYS, BACKWARD, Problem
+from .placement import Job
+from .problem import BACKWARD, Problem
 from .residual import precision_of
 from .ring import Arrays
 from .rounding import coarser
-from .search import Evidence
+from .search import Evidence, Simulate
 
 Translate = Callable[[Arrays], Arrays]
 
@@ -27,6 +28,7 @@ class Diagnosis:
 
     forward: Pass
     backward: Pass
+    cases: list[Evidence]  #: as they were handed back
     #: Where no mistake explains all cases: the wrong pass of each case that one explains. Codes often take one wrong way
     #: for several masks.
     alone: dict[str, Pass] = dataclasses.field(default_factory=dict)
@@ -46,35 +48,27 @@ def _times(which: tuple[str, ...], factor: float) -> Translate:
     return lambda arrays: {name: array * factor if name in which else array for name, array in arrays.items()}
 
 
-def _from_rank_order(problem: Problem) -> Translate:
+def _from_rank_order(job: Job) -> Translate:
     """Row i is the token of position order[i]: each to its position."""
-    order = [token for rank in range(problem.job.ranks) for token in problem.job.tokens_of(rank, problem.case.tokens)]
-    return lambda arrays: {name: array[:, np.argsort(order)] for name, array in arrays.items()}
+    def translate(arrays: Arrays) -> Arrays:
+        tokens = next(iter(arrays.values())).shape[1]
+        order = [token for rank in range(job.ranks) for token in job.tokens_of(rank, tokens)]
+        return {name: array[:, np.argsort(order)] for name, array in arrays.items()}
+
+    return translate
 
 
-def _conventions_for(problem: Problem) -> list[tuple[str, Callable[[Problem], Translate]]]:
+def _conventions_for(job: Job) -> list[tuple[str, Translate]]:
     """Those that may hide under a mistake."""
-    base_2 = [("lse is in base 2", lambda problem: _times(("lse",), LN2))]
-    if problem.job.ranks == 1 or problem.job.placement == "contiguous":
+    base_2 = [("lse is in base 2", _times(("lse",), LN2))]
+    if job.ranks == 1 or job.placement == "contiguous":
         return base_2
-    return [("tokens are in the order of the ranks, not in that of positions", _from_rank_order), *base_2]
-
-
-def _right_after(cases: list[Evidence], which: tuple[str, ...], translate: Translate) -> bool:
-    """Are these arrays right in all cases? In float at least: who saves products of floats may save them in double."""
-    some = [one for one in cases if one.has_any(which)]
-    for one in some:
-        tolerances = one.yardstick.tolerances(coarser(precision_of(one.got, which), "float32"))
-        residual = one.yardstick.residuals(translate(one.got), [one.problem.right], which, tolerances)
-        if not residual.worst[0] <= 1:
-            return False
-    return bool(some)
+    return [("tokens are in the order of the ranks, not in that of positions", _from_rank_order(job)), *base_2]
 
 
 def _in_right_units(cases: list[Evidence], said: list[str]) -> list[Evidence]:
     """Undoes units in which right lse and right gradients may be. Only where the array is right then."""
-    problem = cases[0].problem
-    ranks, scale = problem.job.ranks, problem.case.scale
+    ranks, scale = cases[0].problem.job.ranks, cases[0].problem.case.scale
     gradients = "dq, dk and dv are the gradients of sum(out * dout) "
     for which, units in (
         (("lse",), (("lse is in base 2", LN2), ("lse is divided by the scale", scale),
@@ -82,21 +76,22 @@ def _in_right_units(cases: list[Evidence], said: list[str]) -> list[Evidence]:
         (BACKWARD, ((f"{gradients}times {ranks}, the number of ranks", 1 / ranks),
                     (f"{gradients}by {ranks}, the number of ranks", ranks)) if ranks > 1 else ()),
     ):
-        if _right_after(cases, which, _times(which, 1)):
-            continue
-        for says, factor in units:
-            if _right_after(cases, which, _times(which, factor)):
-                cases = [Evidence(one.problem, _times(which, factor)(one.got), one) for one in cases]
-                said.append(says)
+        # In float at least: who saves products of floats may save them in double.
+        some = [(one, coarser(precision_of(one.got, which), "float32")) for one in cases if one.has_any(which)]
+        for says, factor in (("", 1), *units) if some else ():
+            change = _times(which, factor)
+            if all(one.translated(change).is_right(which, precision) for one, precision in some):
+                cases = [one.translated(change) for one in cases]
+                said += [says] if says else []
                 break
     return cases
 
 
-def _cases_alone(cases: list[Evidence], options: Options, simulations: Simulations) -> dict[str, Pass]:
+def _cases_alone(cases: list[Evidence], options: Options, simulate: Simulate) -> dict[str, Pass]:
     """The cases that are wrong and can be explained by themselves."""
     found = {}
     for one in cases:
-        both = Examination([one], options, simulations, with_pairs=False)
+        both = Examination([one], options, simulate, with_pairs=False)
         states = both.forward.state, both.backward.state
         if "named" in states and "unknown" not in states:
             found[one.problem.case.name] = both.forward if both.forward.state == "named" else both.backward
@@ -106,35 +101,24 @@ def _cases_alone(cases: list[Evidence], options: Options, simulations: Simulatio
 def diagnose(answers: list[tuple[Problem, Arrays]], options: Options | None = None) -> Diagnosis:
     """:param answers: what a code returned for each of at least one case: at least one array"""
     options = options or Options()
-    known, simulations = [Evidence(problem, arrays) for problem, arrays in answers], Simulations()
+    known, simulate = [Evidence(problem, arrays) for problem, arrays in answers], Simulations().arrays
 
-    def attempt(convention=None, with_pairs: bool = False) -> Diagnosis:
-        cases, said = known, []
-        if convention:
-            said.append(convention[0])
-            cases = [Evidence(one.problem, convention[1](one.problem)(one.got), one) for one in cases]
+    def attempt(cases: list[Evidence], said: list[str], with_pairs: bool = False) -> Diagnosis:
         cases = _in_right_units(cases, said)
-        both = Examination(cases, options, simulations, with_pairs)
-        found = Diagnosis(both.forward, both.backward, conventions=said)
+        both = Examination(cases, options, simulate, with_pairs)
+        found = Diagnosis(both.forward, both.backward, known, conventions=said)
         if not found.explained:
-            found.alone = _cases_alone(cases, options, simulations)
+            found.alone = _cases_alone(cases, options, simulate)
         if found.right and options.lists_not_tested:
             found.not_tested = not_tested_by(cases, options, coarser(both.forward.returned, both.backward.returned))
         return found
 
     with np.errstate(all="ignore"):
-        plain = attempt()
+        plain = attempt(known, [])
         if plain.explained:
             return plain
-        for convention in _conventions_for(known[0].problem):
-            found = attempt(convention)
+        for says, translate in _conventions_for(known[0].problem.job):
+            found = attempt([one.translated(translate) for one in known], [says])
             if found.explained:
                 return found
-        return attempt(with_pairs=True) if options.pairs else plain
-
-
-def largest_errors(one: Evidence) -> dict[str, float]:
-    """The largest error of each array that a code returned."""
-    with np.errstate(all="ignore"):
-        largest = one.yardstick.largest(one.got, one.problem.right)
-    return {name: float(largest[name]) for name in ARRAYS if name in one.got}
+        return attempt(known, [], with_pairs=True) if options.pairs else plain

@@ -12,8 +12,8 @@ from typing import Iterator
 
 import numpy as np
 
-from .layout import Submission, shape_text, submission_of
-from .placement import MOST_RANKS, PLACEMENTS, InputError, Job
+from .layout import Given, shape_text
+from .placement import MOST_RANKS, PLACEMENTS, InputError, Job, refuse
 from .problem import ARRAYS, Problem, every_case
 
 MOST_SEED = 2**63 - 1
@@ -21,7 +21,6 @@ _AS_FLOAT = "save it with array.astype('float32'), or 'float64'"
 _SAVE_AGAIN = "save the array again with np.save"
 _MAKE_CASES = "`ring-attention diagnose cases --out DIR` makes a directory of cases; `diagnose DIR` reads it"
 _WRITE_AGAIN = "write the cases again"
-_NO_CASES = "is not a file of `diagnose cases`"
 
 
 @contextlib.contextmanager
@@ -62,14 +61,13 @@ def _header(file, path: str) -> tuple[tuple[int, ...], bool, np.dtype]:
             extents, fortran, dtype = read(file)
     except Exception as error:  # of a parser of Python's syntax: there are many kinds
         raise InputError(path, f"the header is damaged: {' '.join(str(error).split())[:80]}", _SAVE_AGAIN) from error
-    if dtype.hasobject or dtype.names:
-        raise InputError(path, "an array of Python objects, or of fields, is not supported", _AS_FLOAT)
-    if dtype.kind in "iub":
-        raise InputError(path, f"the elements are integers ('{dtype.str}')", _AS_FLOAT)
-    if dtype.kind != "f" or dtype.itemsize > 8:
-        raise InputError(path, f"the dtype '{dtype.str}' is not supported", _AS_FLOAT)
-    if any(extent < 0 for extent in extents):
-        raise InputError(path, f"the shape {shape_text(extents)} has a negative extent", _SAVE_AGAIN)
+    refuse(
+        path,
+        (dtype.hasobject or dtype.names, "an array of Python objects, or of fields, is not supported", _AS_FLOAT),
+        (dtype.kind in "iub", f"the elements are integers ('{dtype.str}')", _AS_FLOAT),
+        (dtype.kind != "f" or dtype.itemsize > 8, f"the dtype '{dtype.str}' is not supported", _AS_FLOAT),
+        (any(extent < 0 for extent in extents), f"the shape {shape_text(extents)} has a negative extent", _SAVE_AGAIN),
+    )
     return extents, fortran, dtype
 
 
@@ -80,28 +78,24 @@ def read_array(path: str, most: int | None = None, shape: tuple[int, ...] | None
         if shape is not None and extents != shape:
             return None
         elements = int(np.prod([int(extent) for extent in extents], dtype=object))
-        if most is not None and elements > most:
-            raise InputError(path, f"the shape {shape_text(extents)} has more than the elements of the case",
-                             "reshape the array before it is handed back")
         wanted, left = elements * dtype.itemsize, os.fstat(file.fileno()).st_size - file.tell()
-        bytes_read = file.read(wanted) if left == wanted else b""
-    if left < wanted:
-        raise InputError(path, f"truncated: {wanted - left} of its bytes are missing", _SAVE_AGAIN)
-    if left > wanted:
-        raise InputError(path, f"{left - wanted} bytes follow the array",
-                         "a file holds one array: save it again with np.save")
-    return np.frombuffer(bytes_read, dtype).astype(np.float64).reshape(extents, order="F" if fortran else "C")
+        refuse(
+            path,
+            (most is not None and elements > most, f"the shape {shape_text(extents)} has more than the elements of the case",
+             "reshape the array before it is handed back"),
+            (left < wanted, f"truncated: {wanted - left} of its bytes are missing", _SAVE_AGAIN),
+            (left > wanted, f"{left - wanted} bytes follow the array", "a file holds one array: save it again with np.save"),
+        )
+        return np.frombuffer(file.read(), dtype).astype(np.float64).reshape(extents, order="F" if fortran else "C")
 
 
-def _read_results(problem: Problem, folder: str) -> dict:
+def _results_in(folder: str, problem: Problem) -> Given:
     """The files with results of a case."""
     given, most = {}, 2 * problem.q.size  # rows behind the last token are cut off
     for array in ARRAYS:
-        whole = f"{folder}/{array}.npy"
-        if _exists(whole):
-            given[array] = [(whole, read_array(whole, most))]
-            continue
-        files = [f"{folder}/{array}.{rank}.npy" for rank in range(problem.job.ranks)]
+        files = [f"{folder}/{array}.npy"]
+        if not _exists(files[0]):
+            files = [f"{folder}/{array}.{rank}.npy" for rank in range(problem.job.ranks)]
         there = [file for file in files if _exists(file)]
         given[array] = [(file, read_array(file, most)) for file in there]
         if there and there != files:
@@ -114,10 +108,8 @@ def _other_input(problem: Problem, folder: str) -> str:
     """The file of an input that is not the array of the problem; empty if all are, or there is none."""
     for name, array in problem.inputs().items():
         path = f"{folder}/{name}.npy"
-        if _exists(path):
-            got = read_array(path, shape=array.shape)
-            if got is None or not np.array_equal(got, array):
-                return path
+        if _exists(path) and not np.array_equal(read_array(path, shape=array.shape), array):
+            return path
     return ""
 
 
@@ -159,7 +151,7 @@ def _read_problems(path: str) -> list[Problem]:
     except (ValueError, RecursionError) as error:
         raise InputError(path, "is no JSON", _WRITE_AGAIN) from error
     except (KeyError, TypeError) as error:
-        raise InputError(path, _NO_CASES, _WRITE_AGAIN) from error
+        raise InputError(path, "is not a file of `diagnose cases`", _WRITE_AGAIN) from error
 
 
 def write_cases(problems: list[Problem], parallel: str, out: str) -> None:
@@ -170,7 +162,7 @@ def write_cases(problems: list[Problem], parallel: str, out: str) -> None:
     """
     for problem in problems:
         folder = f"{out}/{problem.case.name}"
-        if _other_input(problem, folder) and any(_read_results(problem, folder).values()):
+        if _other_input(problem, folder) and any(_results_in(folder, problem).values()):
             raise InputError(folder, "has results for other arrays", "remove them, or give another --out")
     job, text = problems[0].job, (Path(__file__).parent / "explanations.txt").read_text(encoding="utf-8")
     words = {"ranks": job.ranks, "placement": job.placement, "parallel": parallel, "ulysses": job.ulysses,
@@ -189,13 +181,13 @@ def write_cases(problems: list[Problem], parallel: str, out: str) -> None:
                 Path(path).write_text(json.dumps(words, indent=1) + "\n", encoding="utf-8")
 
 
-def read_submission(directory: str) -> Submission:
+def read_results(directory: str) -> tuple[list[Problem], list[Given]]:
     """:raises InputError: one line: for a directory without cases, arrays that are not those of cases.json, results of
-    no case, of some ranks only, or of a shape that does not fit"""
+    no case, or of some ranks only"""
     problems, given = _read_problems(f"{directory}/cases.json"), []
     for problem in problems:
         folder = f"{directory}/{problem.case.name}"
-        given.append(_read_results(problem, folder))
+        given.append(_results_in(folder, problem))
         path = _other_input(problem, folder) if any(given[-1].values()) else ""
         if path:
             raise InputError(path, "is not the array of this case",
@@ -204,4 +196,4 @@ def read_submission(directory: str) -> Submission:
         names = ", ".join(f"{array}.npy" for array in ARRAYS[:-1]) + f" or {ARRAYS[-1]}.npy"
         raise InputError(directory, f"no case has {names} (or out.0.npy, out.1.npy, ...)",
                          "let your code write its results into the folders of the cases")
-    return submission_of(problems, given)
+    return problems, given

@@ -23,11 +23,10 @@ def shape_text(extents) -> str:
 def _order_of(extents: list[int], wanted: dict[str, int], slack: int) -> tuple[int, ...] | None:
     """Where `wanted` are among `extents`: an order of the axes, the present one first. The axis S, the tokens, may be
     longer by fewer than `slack`."""
-    if len(extents) == len(wanted):
-        for order in itertools.permutations(range(len(wanted))):
-            extra = [extents[at] - want for at, want in zip(order, wanted.values())]
-            if all(0 <= more < (slack if axis == "S" else 1) for axis, more in zip(wanted, extra)):
-                return order
+    for order in itertools.permutations(range(len(wanted))) if len(extents) == len(wanted) else ():
+        extra = [extents[at] - want for at, want in zip(order, wanted.values())]
+        if all(0 <= more < (slack if axis == "S" else 1) for axis, more in zip(wanted, extra)):
+            return order
     return None
 
 
@@ -97,13 +96,12 @@ class Submission:
             pieces = given[array]
             if problem.case.decodes and array in BACKWARD:
                 raise InputError(pieces[0][0], f"{problem.case.name} has no gradients", "leave it out")
+            shards = [problem.job.tokens_of(rank, tokens) for rank in range(problem.job.ranks)]
             if len(pieces) == 1:
-                arrays[array] = self._arranged(problem, array, tokens, *pieces[0])
-                continue
-            if len(pieces) != problem.job.ranks:
+                shards = [list(range(tokens))]
+            if len(pieces) != len(shards):
                 raise InputError(pieces[0][0], f"{len(pieces)} arrays for {problem.job.ranks} ranks",
                                  "give one whole array, or one of each rank")
-            shards = [problem.job.tokens_of(rank, tokens) for rank in range(len(pieces))]
             parts = [self._arranged(problem, array, len(here), *piece) for here, piece in zip(shards, pieces)]
             arrays[array] = np.concatenate(parts, axis=1)[:, np.argsort(sum(shards, []))]
         return arrays
@@ -116,19 +114,18 @@ def _check_origin(problem: Problem, arrays: Arrays, problems: list[Problem]) -> 
     yardstick, name = Yardstick(problem), problem.case.name
     tolerances = yardstick.tolerances("bf16")
 
-    def fits(other: Problem) -> bool:
-        right = other.right
+    def fits(right: Arrays) -> bool:
         return (right["out"].shape == arrays["out"].shape
                 and yardstick.residuals(arrays, [right], ("out",), tolerances).worst[0] <= 1)
 
-    if fits(problem):
+    if fits(problem.right):
         return
     for other in problems:
-        if other is not problem and fits(other):
+        if fits(other.right):
             raise InputError(f"results of {name}", f"are those of the case {other.case.name}",
                              "hand them back for that case")
     for seed in range(100):  # those that users take
-        if seed != problem.seed and fits(Problem(problem.case, problem.job, seed)):
+        if fits(Problem(problem.case, problem.job, seed).right):
             raise InputError(f"results of {name}", f"are those for the arrays of seed {seed}",
                              f"these cases have seed {problem.seed}: compute them again")
 

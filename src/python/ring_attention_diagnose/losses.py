@@ -8,7 +8,7 @@ from typing import Sequence
 
 import numpy as np
 
-from .placement import InputError
+from .placement import InputError, refuse
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,12 +21,12 @@ class Losses:
     report: str
 
 
-def _rules(sums: np.ndarray, counts: np.ndarray, kept: tuple[np.ndarray, np.ndarray]) -> dict[str, np.ndarray]:
-    """What each rank reports, by rule. Of each rank: the sum of its losses, the number of its labels; the same without
+def _rules(sums: np.ndarray, counts: np.ndarray) -> dict[str, np.ndarray]:
+    """What each rank reports, by rule. Of each rank: the sum of its losses, the number of its labels; in row 1 without
     the labels that a shift inside the shard loses."""
-    every, mean, (kept_sums, kept_counts) = np.ones(len(sums)), sums.sum() / counts.sum(), kept
-    means = np.where(counts > 0, sums / np.maximum(counts, 1), 0)
-    kept_means = np.where(kept_counts > 0, kept_sums / np.maximum(kept_counts, 1), 0)
+    means, kept_means = np.where(counts > 0, sums / np.maximum(counts, 1), 0)
+    (sums, kept_sums), (counts, kept_counts) = sums, counts
+    every, mean = np.ones(len(sums)), sums.sum() / counts.sum()
     shifted = "labels are shifted inside a shard: its last token has none"
     return {
         "the sum over all tokens, divided by the number of all labels": mean * every,
@@ -49,16 +49,15 @@ def _checked(reported, of_tokens, tokens_of_rank) -> tuple[np.ndarray, np.ndarra
     except (TypeError, ValueError) as error:
         raise InputError("losses", "these are not numbers", "give lists of numbers, or NumPy arrays") from error
     ranks = len(shards)
-    for wrong, problem, remedy in (
+    refuse(
+        "losses",
         (ranks == 0, "there is no rank", "give the positions of each rank's tokens"),
         (loss.ndim != 1, "of_tokens is not one loss for each token", "give an array of one axis"),
         (numbers.shape not in ((1,), (ranks,)), f"{numbers.size} losses for {ranks} ranks", "give one, or one a rank"),
         (ranks and sorted(np.concatenate(shards)) != list(range(loss.size)),
          f"tokens_of_rank has not each of the {loss.size} tokens once", "give positions from 0"),
         (not np.isfinite(loss).any(), "no token has a loss", "NaN stands for a token without a label"),
-    ):
-        if wrong:
-            raise InputError("losses", problem, remedy)
+    )
     return numbers * np.ones(ranks), loss, shards
 
 
@@ -73,11 +72,10 @@ def losses(reported: float | Sequence[float], of_tokens: Sequence[float], tokens
     :raises InputError: one line
     """
     numbers, loss, shards = _checked(reported, of_tokens, tokens_of_rank)
-    has_label = np.isfinite(loss)
-    totals = lambda some: (np.array([np.nansum(loss[s]) for s in some]),  # noqa: E731
-                           np.array([has_label[s].sum() for s in some]))
+    summed = (shards, [shard[:-1] for shard in shards])
     with np.errstate(all="ignore"):
-        rules = _rules(*totals(shards), totals([shard[:-1] for shard in shards]))
+        rules = _rules(*(np.array([[add(loss[shard]) for shard in some] for some in summed])
+                         for add in (np.nansum, lambda x: np.isfinite(x).sum())))
     right, fits = next(iter(rules)), []
     for says, wanted in rules.items():
         close = abs(numbers - wanted) <= tolerance * np.maximum(abs(wanted), 1e-300)
@@ -90,9 +88,8 @@ def losses(reported: float | Sequence[float], of_tokens: Sequence[float], tokens
         return Losses(True, (right,), hidden, f"losses     right: {right}\n" + "".join(
             f"    the same here: {says}\n" for says in hidden))
     shown = ", ".join(f"{number:.6g}" for number in dict.fromkeys(numbers.tolist()))
-    wanted = rules[right][0]
-    head = f"losses     WRONG: {shown}, where {wanted:.6g} is right"
+    wanted, rule = rules[right][0], "; or ".join(fits) + "\n    lesson     13"
     if not fits:
         ratio = float(numbers.mean() / wanted) if wanted else math.nan
-        return Losses(False, (), (), f"{head}: by no rule that is known here (on average {ratio:.4g} times as much)\n")
-    return Losses(False, tuple(fits), (), f"{head}: " + "; or ".join(fits) + "\n    lesson     13\n")
+        rule = f"by no rule that is known here (on average {ratio:.4g} times as much)"
+    return Losses(False, tuple(fits), (), f"losses     WRONG: {shown}, where {wanted:.6g} is right: {rule}\n")

@@ -8,8 +8,7 @@ import functools
 from pathlib import Path
 
 from . import pass_edits, tile_edits  # noqa: F401
-from .edits import DIRECTED, EDITS, Edit
-from .rules import NO_RANK, Rules
+from .rules import EDITS, NO_RANK, Edit, Rules
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -57,9 +56,8 @@ def _read() -> dict[str, Mistake]:
         for row in csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE):
             phase, *more = row["phase"].split()
             if phase != "unseen":
-                mistakes[row["id"]] = Mistake(
-                    row["id"], phase, row["says"], row["look"], row["lesson"], row["source"], more == ["float"],
-                    EDITS[row["id"]], row["id"] in DIRECTED)
+                words = [row[name] for name in ("says", "look", "lesson", "source")]
+                mistakes[row["id"]] = Mistake(row["id"], phase, *words, more == ["float"], *EDITS[row["id"]])
     return mistakes
 
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Callable
 
 import numpy as np
 
-from .edits import adds, edit, mistake
-from .problem import INF
+from .problem import BACKWARD, INF
 from .rounding import rounded
-from .rules import Rules, log_add, lse_of, weights_by_lse
+from .rules import Rules, log_add, lse_of, mistake, weights_by_lse
 from .tile_edits import modulo
 
 LN2 = np.log(2)
@@ -38,30 +36,25 @@ mistake("lse-of-last-step", directed=True, returned_lse=lambda m, l, lse: lse_of
 mistake("lse-is-max", returned_lse=lambda m, l, lse: m.max(0))
 
 
-def _permutes_heads(name: str, field: str, *names: str) -> None:
+def _permute_heads(slots, case, arrays, steps):
     """The all-to-all was not undone: ranks first, then their heads."""
-    def change(slots, case, arrays, turn=None):
-        group, heads = slots.job.ulysses, np.arange(case.heads)
-        for array in names:
-            arrays[array] = arrays[array][heads % group * (case.heads // group) + heads // group]
-
-    adds(name, field, change)
+    group, heads = slots.job.ulysses, np.arange(case.heads)
+    order = heads % group * (case.heads // group) + heads // group
+    arrays.update((name, arrays[name][order]) for name in ("out", "lse", "dq") if name in arrays)
 
 
-_permutes_heads("heads-not-returned", "after_forward", "out", "lse")
-_permutes_heads("heads-not-returned-backward", "after_backward", "dq")
+mistake("heads-not-returned", after_forward=_permute_heads)
+mistake("heads-not-returned-backward", after_backward=_permute_heads)
 
 
-def _view_for_transpose(slots, case, arrays):
+def _view_for_transpose(slots, case, arrays, steps):
     """[heads, tokens] of a rank, read as [tokens, heads]."""
-    out = arrays["out"].copy()
     for rank in range(0 if case.decodes else slots.job.ranks):
         here = slots.job.tokens_of(rank, slots.tokens)
-        out[:, here] = out[:, here].reshape(len(here), case.heads, -1).swapaxes(0, 1)
-    arrays["out"] = out
+        arrays["out"][:, here] = arrays["out"][:, here].reshape(len(here), case.heads, -1).swapaxes(0, 1)
 
 
-adds("view-for-transpose", "after_forward", _view_for_transpose)
+mistake("view-for-transpose", after_forward=_view_for_transpose)
 
 # ---- how what a step has found joins what was found before -----------------------------------------------------------
 
@@ -101,21 +94,12 @@ mistake("bf16-lse", directed=True, weights=weights_by_lse, lse_kept_in="bf16")
 mistake("bf16-out", directed=True, weights=weights_by_lse, out_kept_in="bf16")
 
 
-def _factors(name: str, change, directed: bool = True) -> None:
-    """Factors of the merge, those that the rules had before, edited: (o, l, new_o, new_l), m, merged."""
-    edited = functools.lru_cache(maxsize=None)(lambda before: lambda m, m_new, to: change(before(m, m_new, to), m, to))
-
-    @edit(name, directed)
-    def _(r: Rules) -> None:
-        r.factors = edited(r.factors)
-
-
 _inverted = lambda m, to: np.where(m == -INF, 0, np.exp(to - m))  # noqa: E731
-_factors("o-not-rescaled", lambda f, m, to: (1.0, *f[1:]))
-_factors("l-not-rescaled", lambda f, m, to: (f[0], 1.0, *f[2:]))
-_factors("neither-rescaled", lambda f, m, to: (1.0, 1.0, *f[2:]))
-_factors("new-not-rescaled", lambda f, m, to: (1.0, 1.0, 1.0, 1.0), directed=False)
-_factors("factor-inverted", lambda f, m, to: (_inverted(m, to), _inverted(m, to), *f[2:]))
+mistake("o-not-rescaled", directed=True, factor_edits=lambda f, m, to: (1.0, *f[1:]))
+mistake("l-not-rescaled", directed=True, factor_edits=lambda f, m, to: (f[0], 1.0, *f[2:]))
+mistake("neither-rescaled", directed=True, factor_edits=lambda f, m, to: (1.0, 1.0, *f[2:]))
+mistake("new-not-rescaled", factor_edits=lambda f, m, to: (1.0, 1.0, 1.0, 1.0))
+mistake("factor-inverted", directed=True, factor_edits=lambda f, m, to: (_inverted(m, to), _inverted(m, to), *f[2:]))
 
 # ---- the backward alone: how parts add up, and which out and lse they are formed with --------------------------------
 
@@ -136,46 +120,35 @@ mistake("gqa-last-head", dkdv_of=lambda c, h: 1.0 * (h % c.group + 1 == c.group)
 mistake("gqa-first-head", dkdv_of=lambda c, h: 1.0 * (h % c.group == 0))
 mistake("gqa-mean", dkdv_of=lambda c, h: np.full(len(h), 1 / c.group))
 mistake("gqa-wrong-axis", dkdv_head=modulo)
+mistake("gqa-fold-groups", dkdv_head=Rules.kv_head, kv_head=modulo)
 
 
-@edit("gqa-fold-groups")
-def _(r: Rules) -> None:
-    r.dkdv_head, r.kv_head = r.kv_head, modulo
-
-
-def _dout_in_order(slots, problem):
-    behind = np.zeros((problem.case.heads, slots.ranks * slots.count - slots.tokens, problem.case.dim))
-    rows = np.concatenate([problem.dout, behind], axis=1)
-    return rows.reshape(problem.case.heads, slots.ranks, slots.count, -1).swapaxes(0, 1)
-
-
-mistake("dout-order", dout=_dout_in_order)
+mistake("dout-order", dout=lambda slots, problem: slots.shards(problem.dout, slots.placed("contiguous")))
 mistake("dout-ones", dout=lambda slots, problem: slots.shards(np.ones_like(problem.dout)))
-adds("dkdv-exchanged", "after_backward",
-     lambda slots, case, arrays, turn: arrays.update(dk=arrays["dv"], dv=arrays["dk"]))
+mistake("dkdv-exchanged",
+        after_backward=lambda slots, case, arrays, steps: arrays.update(dk=arrays["dv"], dv=arrays["dk"]))
 
 
-def _add_pair(slots, case, arrays, turn):
+def _add_pair(slots, case, arrays, steps):
     """(received, sent) taken for (dK, dV), and added: dK = dK + dV, and dV = the same of the rank before."""
-    total, dv = arrays["dk"] + arrays["dv"], arrays["dv"].copy()
+    arrays["dk"] = arrays["dk"] + arrays["dv"]
     for rank in range(slots.ranks):
-        here, there = (slots.job.shard(r, slots.tokens) for r in (rank, turn.behind(rank, -1)))
+        here, there = (slots.job.shard(r, slots.tokens) for r in (rank, steps.behind(rank, -1)))
         both = min(len(here), len(there))
-        dv[:, here[:both]] = total[:, there[:both]]
-    arrays.update(dk=total, dv=dv)
+        arrays["dv"][:, here[:both]] = arrays["dk"][:, there[:both]]
 
 
-adds("dkdv-pair-added", "after_backward", _add_pair, directed=True)
+mistake("dkdv-pair-added", directed=True, after_backward=_add_pair)
 
 
 def _scales(name: str, names: tuple[str, ...], factor: Callable[[int], float]) -> None:
-    adds(name, "after_backward", lambda slots, case, arrays, turn: arrays.update(
+    mistake(name, after_backward=lambda slots, case, arrays, steps: arrays.update(
         {array: arrays[array] * factor(slots.job.ranks) for array in names}))
 
 
 for _word, _factor in (("over", lambda n: 1 / n), ("times", lambda n: n)):
     _scales(f"dkdv-{_word}-ranks", ("dk", "dv"), _factor)
-    _scales(f"gradients-{_word}-ranks", ("dq", "dk", "dv"), _factor)
+    _scales(f"gradients-{_word}-ranks", BACKWARD, _factor)
 mistake("unguarded-backward", guarded=False)
 mistake("dkdv-bf16", directed=True, dkdv_kept_in="bf16")
 mistake("dq-bf16", directed=True, dq_kept_in="bf16")

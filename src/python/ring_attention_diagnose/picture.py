@@ -6,7 +6,7 @@ import numpy as np
 
 from .problem import ARRAYS, BACKWARD
 from .ring import Arrays, backwards
-from .rules import Rules
+from .rules import Rules, rescale
 from .search import Evidence
 
 _SMALL = 1e-2
@@ -24,12 +24,11 @@ def _tokens_line(one: Evidence, array: str, tolerance: float) -> str:
 def _by_step(one: Evidence) -> list[Arrays]:
     """What a right ring computes at one step alone: arrays whose sum is right."""
     problem, steps = one.problem, []
-    lse = problem.slots.shards(one.right.arrays["lse"])[:, None]
+    lse = problem.slots.shards(one.right.arrays["lse"])
     for step in range(problem.job.ring):
         only = lambda total, part, number: total + part * (number == step)  # noqa: B023, E731
         (arrays,) = backwards(problem, [Rules(add_dq=only, add_dkdv=only)], one.right)
-        piece_lse = one.right.piece_lse[:, step, ..., None]
-        out = np.where(piece_lse == -np.inf, 0, np.exp(piece_lse - lse[:, 0]) * one.right.piece_out[:, step])
+        out = rescale(one.right.piece_lse[:, step, ..., None], lse) * one.right.piece_out[:, step]
         steps.append({**arrays, "out": problem.slots.joined(out)})
     return steps
 
@@ -46,11 +45,9 @@ def parts_of(one: Evidence, array: str) -> tuple[np.ndarray, float]:
         got = one.got[array][:, here].ravel()
         basis = np.stack([arrays[array][:, here].ravel() for arrays in steps], axis=1)
         solved = np.linalg.lstsq(basis, got, rcond=None)[0]
-        for step in range(ring):
-            # At a step a rank's queries meet the keys of the owner; its keys meet the queries of the rank that many
-            # hops on.
-            if basis[:, step].any():
-                factors[rank, (rank - step if array in ("out", "dq") else rank + step) % ring] = solved[step]
+        # At a step a rank's queries meet the keys of the owner; its keys meet the queries of the rank that many hops on.
+        there = np.flatnonzero(basis.any(0))
+        factors[rank, (rank - there if array in ("out", "dq") else rank + there) % ring] = solved[there]
         rest += ((basis @ solved - got) ** 2).sum()
         everything += (got**2).sum()
     return factors, float(np.sqrt(rest / everything)) if everything > 0 else 1.0

@@ -19,11 +19,17 @@ class InputError(ValueError):
         super().__init__(": ".join(parts))
 
 
+def refuse(culprit: str, *faults: tuple[bool, str, str]) -> None:
+    """:param faults: each: is it there, what is wrong, the remedy
+    :raises InputError: for the first that is there"""
+    for is_there, problem, remedy in faults:
+        if is_there:
+            raise InputError(culprit, problem, remedy)
+
+
 def _part(items: list[int], number: int, parts: int) -> list[int]:
     """One of as many parts whose sizes differ by one at most, the longer ones first."""
-    size, longer = divmod(len(items), parts)
-    begin = number * size + min(number, longer)
-    return items[begin : begin + size + (number < longer)]
+    return np.array_split(items, parts)[number].tolist()
 
 
 @functools.lru_cache(maxsize=None)
@@ -102,10 +108,11 @@ class Slots:
         rank, slot, part = np.arange(self.ranks)[:, None], np.arange(self.count), self.count // job.ulysses
         return tokens[slot // part + job.ulysses * rank, slot % part]
 
-    def shards(self, array: np.ndarray) -> np.ndarray:
+    def shards(self, array: np.ndarray, position: np.ndarray | None = None) -> np.ndarray:
         """[R, heads, N, dim] of [heads, tokens, dim]; a slot without a token is zero."""
-        behind = np.zeros((len(array), self.position.max() + 1 - self.tokens, array.shape[2]))
-        return np.concatenate([array, behind], axis=1)[:, self.position].swapaxes(0, 1)
+        behind = np.zeros((len(array), self.position.size - self.tokens, array.shape[2]))
+        rows = self.position if position is None else position
+        return np.concatenate([array, behind], axis=1)[:, rows].swapaxes(0, 1)
 
     def joined(self, shards: np.ndarray) -> np.ndarray:
         """[..., heads, tokens, dim] of [..., R, heads, N, dim]."""

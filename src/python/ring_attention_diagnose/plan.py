@@ -13,12 +13,12 @@ class Plan:
 
     def __init__(self, problem: Problem, rules: Rules):
         c, slots, heads = problem.case, problem.slots, np.arange(problem.case.heads)
-        self.rules, key = rules, ("steps", rules.schedule, rules.direction)
+        self.rules, key = rules, ("steps", rules.schedule, rules.direction, rules.follows_content)
         if key not in problem.cache:
             problem.cache[key] = rules.steps(slots.ranks)
         self.steps = problem.cache[key]
-        self.scale, self.kv_head = rules.scale(c), rules.kv_head(c, heads)
-        (self.seen, self.twice), self.bias = self._seen(problem), self._bias(problem, heads)
+        self.seen, twice = self._seen(problem)
+        self.bias = twice * rules.counts_twice if c.block else self._bias(problem, heads)  #: what scores have more
 
     def _pair(self, problem: Problem, edits) -> Pair:
         pair = Pair(problem.slots, self.steps)
@@ -26,13 +26,13 @@ class Plan:
             edit(problem.slots, pair)
         return pair
 
-    def _seen(self, problem: Problem) -> tuple[np.ndarray, np.ndarray | None]:
-        """Which pairs are seen, and what the scores of pairs that count twice have more, [R, T, N, N]."""
+    def _seen(self, problem: Problem) -> tuple[np.ndarray, np.ndarray]:
+        """Which pairs are seen, [R, T, 1, N, N], and what the scores of pairs that may count twice have more then."""
         c, r, steps = problem.case, self.rules, self.steps
         rules = [getattr(r, mask) for mask in ("causal", "window", "documents") if getattr(c, mask)]
         more = [r.block, r.first_keys] if c.block else []
-        key = ("seen", steps.k.tobytes(), steps.positions.tobytes(), r.padding, r.pads_count, r.skips_partial_tiles,
-               r.mask_positions, *rules, *more)
+        key = ("seen", steps.k.tobytes(), steps.positions.tobytes(), r.padding, r.skips_partial_tiles, r.mask_positions,
+               *rules, *more)
         if key not in problem.cache:
             p, count = self._pair(problem, r.mask_positions), problem.slots.count
             seen = np.ones((*steps.k.shape, count, count), bool)
@@ -42,22 +42,19 @@ class Plan:
             for rule in more:
                 seen |= rule(c, p)
             seen &= r.padding(c, p)
-            if not r.pads_count:
-                seen &= p.content.position < c.tokens
             if r.skips_partial_tiles:
                 plain = Pair(problem.slots, steps)
                 tokens = np.maximum(plain.query.position, plain.content.position) < c.tokens
                 seen &= ~((seen & tokens).sum((2, 3)) < tokens.sum((2, 3)))[:, :, None, None]
-            problem.cache[key] = seen, np.where(twice, np.log(2), 0)
-        seen, of_pairs_counted_twice = problem.cache[key]
-        return seen, of_pairs_counted_twice if r.counts_twice and c.block else None
+            problem.cache[key] = seen[:, :, None], np.where(twice, np.log(2), 0)[:, :, None]
+        return problem.cache[key]
 
     def _bias(self, problem: Problem, heads: np.ndarray) -> np.ndarray | None:
         """[R, T, H, N, N]"""
         c, r = problem.case, self.rules
         if not (c.alibi or c.bias):
             return None
-        key = ("bias", self.steps.positions.tobytes(), r.bias, r.slope_head, r.bias_head, r.bias_positions)
+        key = ("bias", self.steps.positions.tobytes(), r.direction, r.bias, r.slope_head, r.bias_head, r.bias_positions)
         if key not in problem.cache:
             p = self._pair(problem, r.bias_positions)
             shape = (*self.steps.k.shape, problem.slots.count, problem.slots.count)

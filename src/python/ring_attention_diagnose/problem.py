@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
 
@@ -86,7 +87,8 @@ def every_case(job: Job) -> list[Case]:
             ("decode", "one query, which all ranks have, and a cache that they share",
              {"causal": True, "kv_heads": heads // 2, "decodes": True}),
             ("softcap", "scores softcap * tanh(scale q.k / softcap); causal", {"causal": True, "softcap": 2.0}),
-            ("intervals", "an image that sees itself in both directions, and first keys that are seen behind the window; causal",
+            ("intervals",
+             "an image that sees itself in both directions, and first keys that are seen behind the window; causal",
              {"causal": True, "window": 5, "block": (6, 13), "sink_tokens": 2}),
         ))
     ]
@@ -148,16 +150,14 @@ class Problem:
         self.bias = array((case.heads, case.tokens, case.tokens), 4, 1) if case.bias else None
         self.slopes = np.array(_alibi_slopes(case.heads)) if case.alibi else None
         self.sinks = 1 + array((case.heads,), 5, 1) if case.sinks else None
-        self.slots, self.cache, self._shards = Slots(job, case.tokens, case.decodes), {}, {}  #: cache: of tables that rules make
-        with np.errstate(all="ignore"):
-            self.right = self._dense()  #: dense attention in double
+        self.slots, self._shards = Slots(job, case.tokens, case.decodes), {}
+        self.cache, self.right = {}, self._dense()  #: tables that rules make; dense attention in double
 
     def given(self, arrays: dict[str, np.ndarray]) -> Problem:
         """This problem with some other arrays, and their right results."""
-        other = object.__new__(Problem)
-        other.__dict__.update(self.__dict__, _shards={}, cache={} if "bias" in arrays else self.cache, **arrays)
-        with np.errstate(all="ignore"):
-            other.right = other._dense()
+        other = copy.copy(self)
+        other.__dict__.update(_shards={}, cache={} if "bias" in arrays else self.cache, **arrays)
+        other.right = other._dense()
         return other
 
     def shards(self, name: str) -> np.ndarray:
@@ -178,13 +178,10 @@ class Problem:
         c = self.case
         words = {"name": c.name, "tests": c.tests, "heads": c.heads, "kv_heads": c.kv_heads, "tokens": c.tokens,
                  "dim": c.dim, "scale": c.scale, "causal": c.causal}
-        for there, name, value in ((c.window, "window", c.window), (c.block, "block", list(c.block)),
-                                   (c.sink_tokens, "sink_tokens", c.sink_tokens), (c.documents, "cu_seqlens", list(c.documents)),
-                                   (c.padding, "hidden_keys", c.padding), (c.alibi, "alibi_slopes", self.slopes),
-                                   (c.softcap, "softcap", c.softcap), (c.sinks, "sinks", self.sinks),
-                                   (c.decodes, "query_position", c.tokens - 1)):
-            if there:
-                words[name] = value.tolist() if isinstance(value, np.ndarray) else value
+        more = {"window": c.window, "block": c.block, "sink_tokens": c.sink_tokens, "cu_seqlens": c.documents,
+                "hidden_keys": c.padding, "alibi_slopes": self.slopes, "softcap": c.softcap, "sinks": self.sinks,
+                "query_position": c.decodes * (c.tokens - 1)}
+        words.update((name, np.array(value).tolist()) for name, value in more.items() if np.any(value))
         return {**words, "tokens_of_rank": [self.job.tokens_of(rank, c.tokens) for rank in range(self.job.ranks)]}
 
     def _seen(self) -> np.ndarray:
@@ -200,6 +197,7 @@ class Problem:
             seen |= (begin <= np.minimum(i, j)) & (np.maximum(i, j) < end) | (j < c.sink_tokens) & (j <= i)
         return seen & (document(c, i) == document(c, j))
 
+    @np.errstate(all="ignore")
     def _dense(self) -> dict[str, np.ndarray]:
         c, i = self.case, np.arange(self.case.tokens)
         k, v = np.repeat(self.k, c.group, 0), np.repeat(self.v, c.group, 0)

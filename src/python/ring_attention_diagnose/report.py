@@ -7,10 +7,9 @@ import textwrap
 
 import numpy as np
 
-from .diagnosis import Diagnosis, largest_errors
+from .diagnosis import Diagnosis
 from .examination import Pass
 from .layout import Submission
-from .mistakes import Mistake
 from .picture import picture_of
 from .problem import ARRAYS
 from .rounding import PRECISIONS, coarser
@@ -40,22 +39,20 @@ def _by_text(pairs) -> dict[str, list[str]]:
 
 def _error_table(cases: list[Evidence], precision: str) -> list[str]:
     """The largest row error of each array of each case."""
-    width = max(4, *(len(one.problem.case.name) for one in cases))
-
-    def row(first: str, cells) -> str:
-        return f"  {first:<{width}}{''.join(f'  {cell:>8}' for cell in cells)}".rstrip()
-
-    lines = [row("case", [f"{array} " for array in ARRAYS])]
+    rows = [("case", [f"{array} " for array in ARRAYS])]
     for one in cases:
-        errors, tolerances = largest_errors(one), one.yardstick.tolerances(precision)
+        errors, tolerances = one.largest_errors(), one.yardstick.tolerances(precision)
         cells = ["- " if array not in errors else "inf*" if not math.isfinite(errors[array])
                  else f"{errors[array]:.1e}" + (" " if errors[array] <= tolerances[array] else "*") for array in ARRAYS]
-        lines.append(row(one.problem.case.name, cells))
-    return lines
+        rows.append((one.problem.case.name, cells))
+    width = max(len(name) for name, _ in rows)
+    return [f"  {name:<{width}}{''.join(f'  {cell:>8}' for cell in cells)}".rstrip() for name, cells in rows]
 
 
 def _no_mistake_of_its_own(backward: Explanation, forward: Pass) -> str:
-    """What such a backward does; empty when it has a mistake."""
+    """What such a backward does; empty when it has a mistake, and of a forward."""
+    if not backward.forward:
+        return ""
     if backward.is_derivative:
         return "the derivative of this forward, as autograd finds it: nothing more is wrong"
     if not backward.mistakes:
@@ -64,47 +61,35 @@ def _no_mistake_of_its_own(backward: Explanation, forward: Pass) -> str:
     return "the same mistake, and no other" if same else ""
 
 
-def _right_text(found: Pass) -> str:
-    text = f"right, within the rounding of {found.precision}"
-    if PRECISIONS.index(found.precision) > PRECISIONS.index(found.returned):
-        text += f", which is more than that of its {found.returned} numbers: is something kept or computed in less?"
-    return text + "\n"
-
-
-def _unknown_text(found: Pass) -> str:
-    return "WRONG, by no mistake that is known here\n" + "".join(
-        f"    looks like   {sentence(near)}: explains {_percent(near.explained)} of the difference\n"
-        for near in found.near)
-
-
-def _explanation_text(one: Explanation, found: Pass, said: tuple[Mistake, ...]) -> str:
-    """:param said: mistakes of the forward, which need not be explained again"""
-    mistakes = one.mistakes
-    sentences = ["the same mistake" if mistake in said else mistake.says for mistake in mistakes]
+def _explanation_text(one: Explanation, found: Pass) -> str:
+    """Mistakes of the forward need not be explained again."""
+    said = one.forward.mistakes if one.forward else ()
+    sentences = ["the same mistake" if mistake in said else mistake.says for mistake in one.mistakes]
     text = f"WRONG: {'; and '.join(sentences)}\n"
-    for mistake in mistakes:
+    for mistake in one.mistakes:
         about = (("look at", mistake.look), ("lesson", mistake.lesson), ("also in", mistake.source))
         text += "".join(f"    {word:<13}{what}\n" for word, what in about if what and mistake not in said)
     return text + (f"    explains     {_percent(one.explained)} of the difference, every row within the rounding of "
                    f"{found.precision}\n")
 
 
-def _named_text(found: Pass, forward: Pass) -> str:
-    said: tuple[Mistake, ...] = ()
-    if found is not forward:
-        none = _no_mistake_of_its_own(found.explanations[0], forward)
-        if none:
-            return none + "\n"
-        said = forward.explanations[0].mistakes if forward.explanations else ()
-    text = "        or  ".join(_explanation_text(one, found, said) for one in found.explanations)
+def _pass_text(found: Pass, forward: Pass) -> str:
+    if found.state == "right":
+        text = f"right, within the rounding of {found.precision}"
+        if PRECISIONS.index(found.precision) > PRECISIONS.index(found.returned):
+            text += f", which is more than that of its {found.returned} numbers: is something kept or computed in less?"
+        return text + "\n"
+    if found.state == "unknown":
+        return "WRONG, by no mistake that is known here\n" + "".join(
+            f"    looks like   {sentence(near)}: explains {_percent(near.explained)} of the difference\n"
+            for near in found.near)
+    none = _no_mistake_of_its_own(found.explanations[0], forward)
+    if none:
+        return none + "\n"
+    text = "        or  ".join(_explanation_text(one, found) for one in found.explanations)
     if len(found.explanations) > 1:
         text += "    The same numbers in these cases. More cases, or three ranks or more, may tell them apart.\n"
     return text
-
-
-def _pass_text(title: str, found: Pass, forward: Pass) -> str:
-    texts = {"right": _right_text, "unknown": _unknown_text, "named": lambda found: _named_text(found, forward)}
-    return title + texts[found.state](found) if found.state != "absent" else ""
 
 
 def _not_tested_text(diagnosis: Diagnosis) -> str:
@@ -124,32 +109,25 @@ def _alone_text(diagnosis: Diagnosis) -> str:
         for says, names in by_mistake.items())
 
 
-def _first_wrong(cases: list[Evidence], precision: str) -> Evidence:
-    """The simplest case that is wrong."""
-    wrong = (one for one in cases
-             if not one.residual(one.problem.right, ARRAYS, one.yardstick.tolerances(precision)).worst[0] <= 1)
-    return next(wrong, cases[0])
-
-
+@np.errstate(all="ignore")
 def to_text(diagnosis: Diagnosis, submission: Submission) -> str:
-    with np.errstate(all="ignore"):
-        cases = [Evidence(problem, arrays) for problem, arrays in submission.answers]
-        job = cases[0].problem.job
-        precision = coarser(diagnosis.forward.precision, diagnosis.backward.precision)
-        what = f"{_counted(len(cases), 'case')} on {_counted(job.ranks, 'rank')}, {job.placement}"
-        text = "\n".join((f"Results of {what}; the largest error of a row, * for more than rounding:",
-                          *_error_table(cases, precision), "", ""))
-        read = _by_text(line.split(": ", 1) for line in submission.layouts)
-        text += "".join(f"read: {', '.join(arrays)}: {says}\n" for says, arrays in read.items())
-        text += "".join(f"read: {line}\n" for line in diagnosis.conventions)
-        text += "\n" * bool(submission.layouts or diagnosis.conventions)
-        text += _pass_text("forward     ", diagnosis.forward, diagnosis.forward)
-        text += _pass_text("backward    ", diagnosis.backward, diagnosis.forward)
-        if not diagnosis.explained:
-            text += _alone_text(diagnosis) if diagnosis.alone else ""
-            text += "\n" + picture_of(_first_wrong(cases, precision), precision)
-        if diagnosis.right:
-            text += "\nRIGHT in these cases. " + _not_tested_text(diagnosis)
+    cases, job = diagnosis.cases, diagnosis.cases[0].problem.job
+    precision = coarser(diagnosis.forward.precision, diagnosis.backward.precision)
+    what = f"{_counted(len(cases), 'case')} on {_counted(job.ranks, 'rank')}, {job.placement}"
+    text = "\n".join((f"Results of {what}; the largest error of a row, * for more than rounding:",
+                      *_error_table(cases, precision), "", ""))
+    read = _by_text(line.split(": ", 1) for line in submission.layouts)
+    text += "".join(f"read: {', '.join(arrays)}: {says}\n" for says, arrays in read.items())
+    text += "".join(f"read: {line}\n" for line in diagnosis.conventions)
+    text += "\n" * bool(submission.layouts or diagnosis.conventions)
+    for title, found in (("forward", diagnosis.forward), ("backward", diagnosis.backward)):
+        text += f"{title:<12}{_pass_text(found, diagnosis.forward)}" if found.state != "absent" else ""
+    if not diagnosis.explained:
+        text += _alone_text(diagnosis) if diagnosis.alone else ""
+        simplest = next((one for one in cases if not one.is_right(ARRAYS, precision)), cases[0])
+        text += "\n" + picture_of(simplest, precision)
+    if diagnosis.right:
+        text += "\nRIGHT in these cases. " + _not_tested_text(diagnosis)
     return text
 
 
@@ -165,11 +143,11 @@ def _pass_as_dict(found: Pass) -> dict:
             "near": _explanations_as_dicts(found.near)}
 
 
+@np.errstate(all="ignore")
 def to_dict(diagnosis: Diagnosis, submission: Submission) -> dict:
     """The object of --json. An error is None where it is not finite."""
-    errors = {problem.case.name: {name: error if math.isfinite(error) else None
-                                  for name, error in largest_errors(Evidence(problem, arrays)).items()}
-              for problem, arrays in submission.answers}
+    errors = {one.problem.case.name: {name: error if math.isfinite(error) else None
+                                      for name, error in one.largest_errors().items()} for one in diagnosis.cases}
     return {"right": diagnosis.right, "explained": diagnosis.explained, "forward": _pass_as_dict(diagnosis.forward),
             "backward": _pass_as_dict(diagnosis.backward), "conventions": diagnosis.conventions,
             "layouts": submission.layouts, "errors": errors, "cases_without_results": submission.without,

@@ -44,8 +44,6 @@ class Residuals:
         """The errors that half of the rows stay below."""
         ordered = np.sort(self.rows, axis=1)
         at = (0.5 * np.maximum(self.count - 1, 0)).astype(int)
-        if not ordered.size:
-            return np.zeros(len(ordered))
         return np.where(self.count > 0, ordered[np.arange(len(ordered)), at], 0.0)
 
 
@@ -86,9 +84,7 @@ class Yardstick:
         overflow only there, say nothing
         """
         rows, worst = [np.zeros((len(wants), 0))], np.zeros(len(wants))
-        for name in which:
-            if name not in got or name not in wants[0]:
-                continue
+        for name in (name for name in which if name in got and name in wants[0]):
             want = np.stack([arrays[name] for arrays in wants])
             error = self.row_errors(name, got[name], want)
             if rounded_wants is not None:

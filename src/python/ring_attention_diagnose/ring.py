@@ -16,13 +16,13 @@ import numpy as np
 from .plan import Plan
 from .problem import BACKWARD, INF, Problem
 from .rounding import product, rounded, sums_of
-from .rules import NO_RANK, Rules, Turn, lse_of, rescale
+from .rules import NO_RANK, Rules, lse_of, rescale
 
 Arrays = dict  #: name: [heads, tokens, dim] in the order of positions; lse is [heads, tokens, 1]
 
 # The fields in which rules of one batch are the same: functions and switches. The others become numbers.
-_FORWARD_KEY = ("maximum", "guarded", "skips_hidden_tiles", "factors", "weights", "lse_unit", "lse_of_nothing",
-                "out_kept_in", "lse_kept_in", "sink_times", "normalised", "returned_lse")
+_FORWARD_KEY = ("maximum", "guarded", "skips_hidden_tiles", "factors", "factor_edits", "weights", "lse_unit",
+                "lse_of_nothing", "out_kept_in", "lse_kept_in", "sink_times", "normalised", "returned_lse")
 _BACKWARD_KEY = ("guarded", "lse_from", "delta_from", "add_dq", "add_dkdv", "part_zeroed", "dq_kept_in", "dkdv_kept_in")
 _MOST_SCORES = 300_000  # of a batch: larger ones do not fit the caches
 
@@ -47,8 +47,7 @@ class _Batch:
         self.problem, self.c, self.slots, self.plans = problem, problem.case, problem.slots, plans
         self.rules, self.heads = plans[0].rules, np.arange(problem.case.heads)
         self.precision, self.sums = precision, sums_of(precision)
-        self.kv = np.stack([plan.kv_head for plan in plans])
-        self.scale = np.array([plan.scale for plan in plans])[:, None, None, None, None, None]
+        self.scale = self.numbers(lambda r: r.scale(self.c))
 
     def low(self, x: np.ndarray) -> np.ndarray:
         return rounded(x, self.precision)
@@ -56,19 +55,22 @@ class _Batch:
     def sum(self, x: np.ndarray) -> np.ndarray:
         return rounded(x, self.sums)
 
-    def table(self, name: str) -> np.ndarray:
-        return np.stack([getattr(plan.steps, name) for plan in self.plans])
+    def stack(self, of: Callable[[Plan], np.ndarray]) -> np.ndarray:
+        """[B, ...]: what the plans do not share."""
+        return np.stack([of(plan) for plan in self.plans])
 
-    def numbers(self, rule: str) -> np.ndarray:
-        """[B, 1, 1, 1, 1] of a rule that gives one number for a case."""
-        return np.array([getattr(plan.rules, rule)(self.c) for plan in self.plans], float)[:, None, None, None, None]
+    def numbers(self, of: Callable[[Rules], float]) -> np.ndarray:
+        """[B, 1, 1, 1, 1, 1]: a number of each plan."""
+        return self.stack(lambda plan: np.full((1, 1, 1, 1, 1), of(plan.rules), float))
 
     def of_steps(self, array: str) -> np.ndarray:
         """K or V of each step, by query head: [B, R, T, H, N, D]"""
-        return self.problem.shards(array)[self.table(array)[..., None], self.kv[:, None, None, :]]
+        rank = self.stack(lambda plan: getattr(plan.steps, array))[..., None]
+        head = self.stack(lambda plan: plan.rules.kv_head(self.c, self.heads))[:, None, None]
+        return self.problem.shards(array)[rank, head]
 
-    def by_plan(self, rule: str) -> np.ndarray:
-        """A rule of the products of the scores, which not all plans share."""
+    def of_products(self, rule: str) -> np.ndarray:
+        """A rule of the products of the scores."""
         return np.stack([getattr(plan.rules, rule)(self.c, x) for plan, x in zip(self.plans, self.products)])
 
     def scores(self) -> np.ndarray:
@@ -76,16 +78,11 @@ class _Batch:
         q = self.problem.shards("q")[None, :, None]
         scores = self.products = self.scale * product(q, self.of_steps("k").swapaxes(-1, -2), self.sums)
         if self.c.softcap:
-            scores = self.by_plan("capped")
+            scores = self.of_products("capped")
         if self.plans[0].bias is not None:
-            scores = scores + np.stack([plan.bias for plan in self.plans])
-        if any(plan.twice is not None for plan in self.plans):
-            scores = scores + np.stack([np.zeros(plan.seen.shape) if plan.twice is None else plan.twice
-                                        for plan in self.plans])[:, :, :, None]
-        seen = np.stack([plan.seen for plan in self.plans])[:, :, :, None]
-        hidden = np.array([-self.c.softcap if plan.rules.caps_hidden and self.c.softcap else plan.rules.hidden_score
-                           for plan in self.plans])[:, None, None, None, None, None]
-        return np.where(seen, self.sum(scores), hidden)
+            scores = scores + self.stack(lambda plan: plan.bias)
+        hidden = self.numbers(lambda r: -self.c.softcap if r.caps_hidden and self.c.softcap else r.hidden_score)
+        return np.where(self.stack(lambda plan: plan.seen), self.sum(scores), hidden)
 
     # ---- forward ----------------------------------------------------------------------------------------------------
 
@@ -97,11 +94,13 @@ class _Batch:
         lse = self.sum(r.returned_lse(np.moveaxis(steps.m, 2, 0), np.moveaxis(steps.l, 2, 0), lse))
         out = self.slots.joined(self.low(self.out_of(row, r.guarded) if r.normalised else row.o))
         lse, piece_out, piece_lse = self.slots.joined(_col(lse)), self.out_of(steps, True), lse_of(steps.m, steps.l)
-        forwards = [Forward({"out": out[i], "lse": lse[i]}, piece_out[i], piece_lse[i]) for i in range(len(self.plans))]
-        for plan, forward in zip(self.plans, forwards):
-            for edit in plan.rules.after_forward:
-                edit(self.slots, self.c, forward.arrays)
-        return forwards
+        return [Forward(self.edited(plan, plan.rules.after_forward, {"out": out, "lse": lse}), *pieces)
+                for plan, out, lse, *pieces in zip(self.plans, out, lse, piece_out, piece_lse)]
+
+    def edited(self, plan: Plan, edits: Iterable[Callable], arrays: Arrays) -> Arrays:
+        for edit in edits:
+            edit(self.slots, self.c, arrays, plan.steps)
+        return arrays
 
     def softmaxes(self, s: np.ndarray) -> SimpleNamespace:
         """o, m and l of all steps; o is not normalised."""
@@ -121,7 +120,10 @@ class _Batch:
         for step in range(1, steps.m.shape[2]):
             new_o, new_m, new_l = steps.o[:, :, step], steps.m[:, :, step], steps.l[:, :, step]
             merged = np.maximum(m, new_m)
-            f_o, f_l, n_o, n_l = self.rules.factors(m, new_m, merged)
+            factors = self.rules.factors(m, new_m, merged)
+            for edit in self.rules.factor_edits:
+                factors = edit(factors, m, merged)
+            f_o, f_l, n_o, n_l = factors
             both = self.sum(_col(f_o) * o + _col(n_o) * new_o), self.sum(f_l * l + n_l * new_l), merged
             if self.rules.skips_hidden_tiles:
                 skipped = steps.skipped[:, :, step]
@@ -156,19 +158,18 @@ class _Batch:
     def with_sink(self, row: SimpleNamespace, steps: SimpleNamespace) -> SimpleNamespace:
         if not self.c.sinks:
             return row
-        sinks = np.stack([self.problem.sinks[plan.rules.sink_head(self.c, self.heads)] for plan in self.plans])
-        sink, times = sinks[:, None, :, None], self.rules.sink_times(1.0 * (steps.l > 0).sum(2), self.slots.ranks)
+        sinks = self.stack(lambda plan: self.problem.sinks[plan.rules.sink_head(self.c, self.heads)])
+        times = self.rules.sink_times(1.0 * (steps.l > 0).sum(2), self.slots.ranks)
+        sink = np.where(times == 0, -INF, sinks[:, None, :, None])
         m = np.maximum(row.m, sink)
         factor = rescale(row.m, m)
-        pick = lambda with_sink, without: np.where(times == 0, without, with_sink)  # noqa: E731
-        return SimpleNamespace(o=np.where(_col(times == 0), row.o, row.o * _col(factor)), m=pick(m, row.m),
-                               l=pick(row.l * factor + times * np.exp(sink - m), row.l))
+        return SimpleNamespace(o=row.o * _col(factor), m=m, l=row.l * factor + times * rescale(sink, m))
 
     # ---- backward ---------------------------------------------------------------------------------------------------
 
     def backward(self, given: Forward) -> list[Arrays]:
         r, scores = self.rules, self.scores()
-        dout = np.stack([plan.rules.dout(self.slots, self.problem) for plan in self.plans])  # [B, R, H, N, D]
+        dout = self.stack(lambda plan: plan.rules.dout(self.slots, self.problem))  # [B, R, H, N, D]
         lse = self.given(given, r.lse_from, self.slots.shards(given.arrays["lse"])[..., 0], given.piece_lse)
         p = self.sum(np.exp(scores - _col(lse)))
         if r.guarded:
@@ -178,19 +179,16 @@ class _Batch:
         if r.delta_from != "none":
             out = self.given(given, r.delta_from, self.slots.shards(given.arrays["out"]), given.piece_out)
             ds = ds - _col(self.sum((by_step * out).sum(-1)))
-        ds = self.low(p * ds * (self.by_plan("cap_slope") if self.c.softcap else 1.0))
-        dq = self.scale * _col(self.numbers("dq_factor")) * product(ds, self.of_steps("k"), self.sums)
+        ds = self.low(p * ds * (self.of_products("cap_slope") if self.c.softcap else 1.0))
+        dq = self.scale * self.numbers(lambda r: r.dq_factor(self.c)) * product(ds, self.of_steps("k"), self.sums)
         q = self.problem.shards("q")[None, :, None]
-        dk = self.scale * _col(self.numbers("dk_factor")) * product(ds.swapaxes(-1, -2), q, self.sums)
+        dk = self.scale * self.numbers(lambda r: r.dk_factor(self.c)) * product(ds.swapaxes(-1, -2), q, self.sums)
         dv = product(self.low(p).swapaxes(-1, -2), by_step, self.sums)
         dq = self.slots.joined(self.sum_of_steps(dq))
         dk, dv = self.handed_out("dk_to", dk), self.handed_out("dv_to", dv)
-        return [self.finished(plan, dict(zip(BACKWARD, arrays))) for plan, *arrays in zip(self.plans, dq, dk, dv)]
-
-    def finished(self, plan: Plan, arrays: Arrays) -> Arrays:
-        for edit in plan.rules.after_backward:
-            edit(self.slots, self.c, arrays, Turn(self.slots.ranks, plan.rules.direction))
-        return {name: self.low(array) for name, array in arrays.items()}
+        found = [self.edited(plan, plan.rules.after_backward, dict(zip(BACKWARD, arrays)))
+                 for plan, *arrays in zip(self.plans, dq, dk, dv)]
+        return [{name: self.low(array) for name, array in arrays.items()} for arrays in found]
 
     def given(self, given: Forward, source: str, whole: np.ndarray, pieces: np.ndarray) -> np.ndarray:
         """[R, T, ...]: out or lse of the forward, as each step takes it."""
@@ -207,7 +205,7 @@ class _Batch:
 
     def handed_out(self, name: str, parts: np.ndarray) -> np.ndarray:
         """[B, kv_heads, tokens, D]: adds what the queries of one rank give to the keys of another."""
-        r, to = self.rules, self.table(name)
+        r, to = self.rules, self.stack(lambda plan: getattr(plan.steps, name))
         if not r.part_zeroed:
             parts = np.cumsum(parts, axis=2)
         batch, ranks = np.arange(len(to))[:, None], self.slots.ranks
@@ -227,9 +225,8 @@ class _Batch:
     def over_groups(self, of_query_heads: np.ndarray) -> np.ndarray:
         c, batch = self.c, np.arange(len(self.plans))
         sums = np.zeros((len(self.plans), c.kv_heads, c.tokens, c.dim))
-        rules = [plan.rules for plan in self.plans]
-        to = np.stack([(rule.dkdv_head or rule.kv_head)(c, self.heads) for rule in rules])
-        times = np.stack([rule.dkdv_of(c, self.heads) for rule in rules])
+        to = self.stack(lambda plan: (plan.rules.dkdv_head or plan.rules.kv_head)(c, self.heads))
+        times = self.stack(lambda plan: plan.rules.dkdv_of(c, self.heads))
         for head in self.heads:
             sums[batch, to[:, head]] += times[:, head, None, None] * of_query_heads[:, head]
         return sums

@@ -14,17 +14,25 @@ from .placement import Slots
 from .problem import INF, Case, document
 
 NO_RANK = -1
+Edit = Callable[["Rules"], None]
+EDITS: dict[str, tuple[Edit, bool]] = {}  #: by id of mistakes.tsv; `directed`: it depends on the way of the parcels
 
 
 def in_block(case: Case, position: np.ndarray) -> np.ndarray:
     return (case.block[0] <= position) & (position < case.block[1])
 
 
-class Turn:
-    """The ranks [R, 1] of the ring, and which way parcels travel (+1: to the next rank)."""
+class Steps:
+    """What each rank does at each step: tables [R, T]. In a right ring all of them are the owner."""
+
+    TABLES = ("k", "v", "positions", "dk_to", "dv_to")
 
     def __init__(self, ranks: int, direction: int):
-        self.ranks, self.direction, self.rank = ranks, direction, np.arange(ranks)[:, None]
+        self.ranks, self.direction, self.rank = ranks, direction, np.arange(ranks)[:, None]  #: +1: parcels go to the next rank
+        owner = self.owner(np.arange(ranks))
+        self.k = self.v = owner  #: whose keys, whose values it computes with
+        self.positions = owner  #: whose positions it takes the keys to have
+        self.dk_to = self.dv_to = owner  #: to whom the parts of dK, dV go
 
     def owner(self, hops) -> np.ndarray:
         """The rank whose K,V are here after so many hops."""
@@ -33,25 +41,9 @@ class Turn:
     def behind(self, rank: np.ndarray, hops) -> np.ndarray:
         return (rank - self.direction * hops) % self.ranks
 
-
-class Steps:
-    """What each rank does at each step: tables [R, T]. In a right ring all of them are the owner."""
-
-    TABLES = ("k", "v", "positions", "dk_to", "dv_to")
-
-    def __init__(self, owner: np.ndarray):
-        self.k = self.v = owner  #: whose keys, whose values it computes with
-        self.positions = owner  #: whose positions it takes the keys to have
-        self.dk_to = self.dv_to = owner  #: to whom the parts of dK, dV go
-
     @property
     def count(self) -> int:
         return self.k.shape[1]
-
-    def take(self, columns) -> None:
-        """Keeps these steps."""
-        for name in self.TABLES:
-            setattr(self, name, getattr(self, name)[:, columns])
 
 
 class Place:
@@ -66,6 +58,7 @@ class Pair:
 
     def __init__(self, slots: Slots, steps: Steps):
         ranks, slot = np.arange(slots.ranks)[:, None, None, None], np.arange(slots.count)
+        self.direction = steps.direction
         of = lambda table: Place(table[:, :, None, None], slot, slots.position[table][:, :, None])  # noqa: E731
         self.query = Place(ranks, slot[:, None], slots.position[:, None, :, None])
         if slots.one_query:
@@ -103,6 +96,7 @@ def weights_by_lse(before, piece):
     return np.exp(before.lse - lse), np.exp(piece.lse - lse), lse
 
 
+Mask = Callable[[Case, Pair], np.ndarray]  #: which of the pairs are seen
 _same_head = lambda c, h: h  # noqa: E731
 _one = lambda c: 1.0  # noqa: E731
 _add = lambda total, part, step: total + part  # noqa: E731
@@ -113,21 +107,19 @@ class Rules:
     """The rules of one pass; these are right. `c` is a case."""
 
     direction: int = 1
-    schedule: tuple[Callable[[Turn, Steps], None], ...] = ()  #: edits of the steps
+    follows_content: bool = False  #: gradients of K,V go to the rank whose K,V were used, as autograd sends them
+    schedule: tuple[Callable[[Steps], None], ...] = ()  #: edits of the steps
     # What a query sees: edits of the positions that the mask, or the bias, takes tokens to have; then four rules.
     mask_positions: tuple[Callable[[Slots, Pair], None], ...] = ()
     bias_positions: tuple[Callable[[Slots, Pair], None], ...] = ()
-    causal: Callable[[Case, Pair], np.ndarray] = lambda c, p: p.key.position <= p.query.position
-    window: Callable[[Case, Pair], np.ndarray] = lambda c, p: p.query.position - p.key.position < c.window
-    documents: Callable[[Case, Pair], np.ndarray] = (
-        lambda c, p: document(c, p.query.position) == document(c, p.key.position))
+    causal: Mask = lambda c, p: p.key.position <= p.query.position
+    window: Mask = lambda c, p: p.query.position - p.key.position < c.window
+    documents: Mask = lambda c, p: document(c, p.query.position) == document(c, p.key.position)
     # What it sees although these hide it.
-    block: Callable[[Case, Pair], np.ndarray] = lambda c, p: in_block(c, p.query.position) & in_block(c, p.key.position)
-    first_keys: Callable[[Case, Pair], np.ndarray] = (
-        lambda c, p: (p.key.position < c.sink_tokens) & (p.key.position <= p.query.position))
+    block: Mask = lambda c, p: in_block(c, p.query.position) & in_block(c, p.key.position)
+    first_keys: Mask = lambda c, p: (p.key.position < c.sink_tokens) & (p.key.position <= p.query.position)
     counts_twice: bool = False  #: first keys that the window reaches as well
-    padding: Callable[[Case, Pair], np.ndarray] = lambda c, p: p.content.position >= c.padding
-    pads_count: bool = False  #: slots without a token count as tokens
+    padding: Mask = lambda c, p: (p.content.position >= c.padding) & (p.content.position < c.tokens)
     skips_partial_tiles: bool = False  #: steps of which a rank sees a part
     # Scores: capped(scale q k^T) + bias. Of heads: the one of another array that head h uses.
     scale: Callable[[Case], float] = lambda c: c.scale
@@ -146,6 +138,7 @@ class Rules:
     skips_hidden_tiles: bool = False  #: steps of which a rank sees nothing
     # The merge of a step: of states, or of normalised pieces where there is such a rule.
     factors: Callable = to_common_maximum
+    factor_edits: tuple[Callable, ...] = ()  #: of these: (o, l, new_o, new_l), m, merged
     weights: Callable | None = None
     lse_unit: float = 1  #: in which the lse of a step is handed to the merge of pieces
     lse_of_nothing: float = -INF  #: what a step without keys hands to the merge of pieces
@@ -155,7 +148,7 @@ class Rules:
     sink_times: Callable = lambda steps_with_keys, ranks: np.ones_like(steps_with_keys)
     normalised: bool = True
     returned_lse: Callable = lambda m, l, lse: lse  #: m, l: of the steps [T, ...]
-    after_forward: tuple[Callable, ...] = ()  #: edits of the arrays: (slots, case, arrays)
+    after_forward: tuple[Callable, ...] = ()  #: edits of the arrays: (slots, case, arrays, steps)
     # The backward.
     dout: Callable = lambda slots, problem: problem.shards("dout")
     lse_from: str = "whole"  #: or own_shard, step
@@ -169,11 +162,22 @@ class Rules:
     dkdv_kept_in: str | None = None
     dkdv_head: Callable | None = None  #: the KV head that sums those of a query head; None: kv_head
     dkdv_of: Callable = lambda c, h: np.ones(len(h))  #: times which it counts
-    after_backward: tuple[Callable, ...] = ()  #: edits of the arrays: (slots, case, arrays, turn)
+    after_backward: tuple[Callable, ...] = ()  #: edits of the arrays: (slots, case, arrays, steps)
 
     def steps(self, ranks: int) -> Steps:
-        turn = Turn(ranks, self.direction)
-        steps = Steps(turn.owner(np.arange(ranks)))
+        steps = Steps(ranks, self.direction)
         for edit in self.schedule:
-            edit(turn, steps)
+            edit(steps)
+        if self.follows_content:
+            steps.dk_to, steps.dv_to = steps.k, steps.v
         return steps
+
+
+def mistake(name: str, directed: bool = False, **rules) -> None:
+    """A mistake that replaces rules, and adds to those that are lists of edits."""
+    def edit(r: Rules) -> None:
+        for rule, value in rules.items():
+            before = getattr(r, rule)
+            setattr(r, rule, (*before, value) if isinstance(before, tuple) else value)
+
+    EDITS[name] = edit, directed

@@ -7,94 +7,81 @@ from typing import Callable
 
 import numpy as np
 
-from .edits import adds, edit, mistake
 from .placement import PLACEMENTS
 from .problem import INF, document
-from .rules import NO_RANK, Rules, Steps, Turn, in_block
+from .rules import NO_RANK, Steps, in_block, mistake
 
 # ---- which K,V a rank computes with at which step, and whose it takes them to be -------------------------------------
 
 
-def _steps(name: str, columns: Callable[[int], list[int]], directed: bool = False) -> None:
-    def change(turn: Turn, steps: Steps) -> None:
-        if steps.count > 1:
-            steps.take(columns(steps.count))
+def _steps(name: str, kept: Callable[[np.ndarray], np.ndarray], directed: bool = False) -> None:
+    """Other steps, by their numbers, where there is more than one."""
+    def change(steps: Steps) -> None:
+        numbers = np.arange(steps.count)
+        for table in steps.TABLES if steps.count > 1 else ():
+            setattr(steps, table, getattr(steps, table)[:, kept(numbers)])
 
-    adds(name, "schedule", change, directed)
-
-
-def _tables(name: str, change: Callable[[Turn, Steps], dict], directed: bool = False) -> None:
-    def apply(turn: Turn, steps: Steps) -> None:
-        steps.__dict__.update({table: value + 0 * steps.k for table, value in change(turn, steps).items()})
-
-    adds(name, "schedule", apply, directed)
+    mistake(name, directed, schedule=change)
 
 
-def _after(table: np.ndarray) -> np.ndarray:
-    return np.concatenate([table[:, 1:], table[:, -1:]], axis=1)
+def _tables(name: str, tables: str, value: Callable[[Steps], np.ndarray], directed: bool = False) -> None:
+    """Some tables of the steps, all with another value."""
+    def change(steps: Steps) -> None:
+        steps.__dict__.update(dict.fromkeys(tables.split(), value(steps) + 0 * steps.k))
+
+    mistake(name, directed, schedule=change)
 
 
-def _before(table: np.ndarray) -> np.ndarray:
-    return np.concatenate([table[:, :1], table[:, :-1]], axis=1)
+def _moved(table: np.ndarray, by: int) -> np.ndarray:
+    """At each step what is right so many steps later."""
+    return table[:, np.clip(np.arange(table.shape[1]) + by, 0, table.shape[1] - 1)]
 
 
-_steps("steps-short", lambda n: list(range(n - 1)), directed=True)
-_steps("skip-own", lambda n: list(range(1, n)))
-_steps("extra-step", lambda n: [*range(n), 0])
-_steps("no-ring", lambda n: [0])
-_tables("not-sent", lambda turn, s: {"k": turn.rank, "v": turn.rank})
-_tables("k-stays", lambda turn, s: {"k": turn.rank})
-_tables("v-stays", lambda turn, s: {"v": turn.rank})
-_tables("early-swap", lambda turn, s: {"k": _after(s.k), "v": _after(s.k)}, directed=True)
-_tables("step-before", lambda turn, s: {"k": _before(s.k), "v": _before(s.k)}, directed=True)
-_tables("v-step-before", lambda turn, s: {"v": _before(s.v)}, directed=True)
-_tables("owner-wrong-way", lambda turn, s: {"positions": turn.owner(-np.arange(s.count))}, directed=True)
-_tables("owner-off-by-one", lambda turn, s: {"positions": turn.owner(np.arange(s.count) + 1)}, directed=True)
-_tables("dkdv-stay-local", lambda turn, s: {"dk_to": turn.rank, "dv_to": turn.rank})
-_tables("hop-short", lambda turn, s: dict.fromkeys(("dk_to", "dv_to"), turn.behind(s.dk_to, 1)), directed=True)
-_tables("dkdv-own-only",
-        lambda turn, s: dict.fromkeys(("dk_to", "dv_to"), np.where(s.dk_to == turn.rank, s.dk_to, NO_RANK)))
-
-
-def follow_content(turn: Turn, steps: Steps) -> None:
-    """The gradients of K,V go to the rank whose K,V were used, as autograd sends them."""
-    steps.dk_to, steps.dv_to = steps.k, steps.v
+_steps("steps-short", lambda numbers: numbers[:-1], directed=True)
+_steps("skip-own", lambda numbers: numbers[1:])
+_steps("extra-step", lambda numbers: np.append(numbers, 0))
+_steps("no-ring", lambda numbers: numbers[:1])
+_tables("not-sent", "k v", lambda s: s.rank)
+_tables("k-stays", "k", lambda s: s.rank)
+_tables("v-stays", "v", lambda s: s.rank)
+_tables("early-swap", "k v", lambda s: _moved(s.k, 1), directed=True)
+_tables("step-before", "k v", lambda s: _moved(s.k, -1), directed=True)
+_tables("v-step-before", "v", lambda s: _moved(s.v, -1), directed=True)
+_tables("owner-wrong-way", "positions", lambda s: s.owner(-np.arange(s.count)), directed=True)
+_tables("owner-off-by-one", "positions", lambda s: s.owner(np.arange(s.count) + 1), directed=True)
+_tables("dkdv-stay-local", "dk_to dv_to", lambda s: s.rank)
+_tables("hop-short", "dk_to dv_to", lambda s: s.behind(s.dk_to, 1), directed=True)
+_tables("dkdv-own-only", "dk_to dv_to", lambda s: np.where(s.dk_to == s.rank, s.dk_to, NO_RANK))
 
 
 # ---- which pairs of a query and a key take part ----------------------------------------------------------------------
 
-def _moves(name: str, query=None, key=None) -> None:
-    """Lets the mask take queries and keys to be elsewhere."""
+def _moves(name: str, query=None, key=None, of: str = "mask_positions") -> None:
+    """Lets the mask, or the bias, take queries and keys to be elsewhere."""
     def change(slots, pair):
         for place, where in ((pair.query, query), (pair.key, key)):
             if where:
                 place.position = where(slots, place)
 
-    adds(name, "mask_positions", change)
+    mistake(name, **{of: change})
 
 
 def _at_slot(slots, place):
     return place.slot
 
 
-def _in_rank_order(slots, place):
-    return place.rank * slots.count + place.slot
-
-
-def _as_placed(table):
-    return lambda slots, place: table(slots)[place.rank, place.slot]
+def _as_placed(placement, slots, place):
+    return slots.placed(placement)[place.rank, place.slot]
 
 
 _moves("mask-local", _at_slot, _at_slot)
 _moves("queries-local", _at_slot)
-_moves("mask-as-contiguous", _in_rank_order, _in_rank_order)
-_moves("keys-in-rank-order", None, _in_rank_order)
-for _placement in PLACEMENTS[1:]:
-    _placed = _as_placed(lambda slots, placement=_placement: slots.placed(placement))
-    _moves(f"mask-as-{_placement}", _placed, _placed)
+_moves("keys-in-rank-order", None, functools.partial(_as_placed, "contiguous"))
+for _placement in PLACEMENTS:
+    _moves(f"mask-as-{_placement}", *2 * [functools.partial(_as_placed, _placement)])
 _over_world = lambda slots, place: slots.placed_over_world[place.position]  # noqa: E731
 _moves("world-placement", _over_world, _over_world)
-_moves("swapped-axes", *2 * [_as_placed(lambda slots: slots.with_swapped_axes)])
+_moves("swapped-axes", *2 * [lambda slots, place: slots.with_swapped_axes[place.rank, place.slot]])
 _everything = lambda c, p: np.True_  # noqa: E731
 mistake("no-mask", causal=_everything, window=_everything, documents=_everything)
 mistake("causal-strict", causal=lambda c, p: p.key.position < p.query.position)
@@ -119,11 +106,7 @@ def _tiles_of(placement: str, name: str, rule, halves: bool) -> None:
         if halves:
             pair.query.slot, pair.key.slot = (2 * place.slot // slots.count for place in (pair.query, pair.key))
 
-    remote = _remote(rule)
-
-    @edit(name)
-    def _(r: Rules) -> None:
-        r.mask_positions, r.causal = (*r.mask_positions, change), remote
+    mistake(name, mask_positions=change, causal=_remote(rule))
 
 
 # right: of a rank before, the first half of the keys; else the second half of the queries
@@ -146,9 +129,9 @@ mistake("documents-plus-one",
         documents=lambda c, p: document(c, p.query.position, 1) == document(c, p.key.position, 1))
 mistake("documents-local",
         documents=lambda c, p: document(c, p.query.position) == document(c, p.in_place_of_key.position))
-mistake("hidden-keys-seen", padding=_everything, pads_count=False)
-mistake("hidden-keys-local", padding=lambda c, p: p.content.slot >= c.padding, pads_count=False)
-mistake("padding-counted", padding=lambda c, p: p.content.position >= c.padding, pads_count=True)
+mistake("hidden-keys-seen", padding=lambda c, p: p.content.position < c.tokens)
+mistake("hidden-keys-local", padding=lambda c, p: (p.content.slot >= c.padding) & (p.content.position < c.tokens))
+mistake("padding-counted", padding=lambda c, p: p.content.position >= c.padding)
 
 
 def _hide_behind(slots, pair):
@@ -156,17 +139,13 @@ def _hide_behind(slots, pair):
     pair.content.position = np.where(pair.content.position >= kept, slots.tokens, pair.content.position)
 
 
-def _cut_length(slots, case, arrays, turn=None):
+def _cut_length(slots, case, arrays, steps):
     kept = slots.tokens // slots.ranks * slots.ranks
     for name in arrays:
-        arrays[name] = arrays[name].copy()
         arrays[name][:, kept:] = -INF if name == "lse" else 0
 
 
-@edit("length-rounded-down")
-def _(r: Rules) -> None:
-    r.mask_positions = (*r.mask_positions, _hide_behind)
-    r.after_forward, r.after_backward = (*r.after_forward, _cut_length), (*r.after_backward, _cut_length)
+mistake("length-rounded-down", mask_positions=_hide_behind, after_forward=_cut_length, after_backward=_cut_length)
 
 
 # ---- heads, scale, bias, sinks: what a score is made of --------------------------------------------------------------
@@ -198,33 +177,17 @@ mistake("bias-ignored", bias=lambda c, x: 0 * x)
 mistake("bias-times-scale", bias=lambda c, x: x * c.scale)
 
 
-def _bias_at_slots(name: str, *places: str) -> None:
-    def change(slots, pair):
-        for place in places:
-            getattr(pair, place).position = getattr(pair, place).slot
-
-    adds(name, "bias_positions", change)
+_moves("bias-local-columns", None, _at_slot, "bias_positions")
+_moves("bias-query-0", _at_slot, None, "bias_positions")
+_moves("alibi-local", _at_slot, _at_slot, "bias_positions")
 
 
-_bias_at_slots("bias-local-columns", "key")
-_bias_at_slots("bias-query-0", "query")
-_bias_at_slots("alibi-local", "query", "key")
+def _in_order_of_arrival(slots, pair):
+    hops = pair.direction * (pair.query.rank - pair.key.rank) % slots.ranks
+    pair.key.position = hops * slots.count + pair.key.slot
 
 
-@functools.lru_cache(maxsize=None)
-def _in_order_of_arrival(direction: int):
-    def change(slots, pair):
-        hops = direction * (pair.query.rank - pair.key.rank) % slots.ranks
-        pair.key.position = hops * slots.count + pair.key.slot
-
-    return change
-
-
-@edit("bias-on-arrival", directed=True)
-def _(r: Rules) -> None:
-    r.bias_positions = (*r.bias_positions, _in_order_of_arrival(r.direction))
-
-
+mistake("bias-on-arrival", directed=True, bias_positions=_in_order_of_arrival)
 mistake("bias-head-0", bias_head=_first_head)
 mistake("local-head", slope_head=_local_head, sink_head=_local_head)
 mistake("sink-ignored", sink_times=lambda steps, ranks: 0 * steps)
