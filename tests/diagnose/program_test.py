@@ -61,6 +61,11 @@ class Program(unittest.TestCase):
                 judged(problems, given)
             self.assertIn(says, str(caught.exception))
 
+    def test_a_number_of_ranks_that_no_job_has(self):
+        for ranks in (-1, 0, 49):
+            with self.assertRaisesRegex(InputError, f"ranks: it is {ranks}: use a number from 1 to 48"):
+                problems_of(ranks)
+
     def test_flags(self):
         for words, *says in (
             ("cases --only full,nothing", "nothing", "empty-rows"),

@@ -66,6 +66,7 @@ class Job:
 
 def job_of(ranks: int, placement: str, parallel: str, ulysses: int) -> Job:
     """`ulysses` counts for a hybrid alone."""
+    refuse("ranks", (not 1 <= ranks <= MOST_RANKS, f"it is {ranks}", f"use a number from 1 to {MOST_RANKS}"))
     shared = {"hybrid": ulysses, "ulysses": ranks}.get(parallel, 1)
     if shared < 1 or ranks % shared:
         raise InputError(f"Ulysses over {shared} rank{'s' * (shared != 1)}", f"the job has {ranks}",
