@@ -88,6 +88,10 @@ class GroupCaller : public Caller {
   void trace(const std::string& file) override;
   void end_trace() override;
   void drop_trace() override;
+  /// Waits for the GPU calls of these ranks.
+  void wait() {
+    run([&] { attention_.wait(); });
+  }
   /// \param ranks  of this machine
   void share_cores(int ranks);
 

@@ -249,6 +249,7 @@ void bind_ranks(py::module_& module) {
   py::class_<GroupCaller, Caller, std::shared_ptr<GroupCaller>>(module, "Group")
       .def(py::init<const py::object&>())
       .def("share_cores", &GroupCaller::share_cores)
+      .def("wait", &GroupCaller::wait)
       .def_readwrite("is_apart", &GroupCaller::is_apart);
   py::class_<Division>(module, "Division").def(py::init(&make_division));
   using unlocked = py::call_guard<py::gil_scoped_release>;

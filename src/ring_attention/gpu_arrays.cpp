@@ -32,12 +32,12 @@ bool uses_nccl(const GpuOptions& options) {
 class GpuParts final : public AttentionState::Gpu {
  public:
   /// Collective. Uses the current GPU. \param state  outlives this object
-  GpuParts(const Communicator& comm, AttentionState& state, const RankGrid& grid)
+  GpuParts(AttentionState& state, const RankGrid& grid)
       : made_for_(state.options.gpu),
         ulysses_(grid.ulysses.size),
         nccl_(uses_nccl(state.options.gpu)),
         alive_([&state] { tell(state.observers(), &Observer::beats); }),
-        links_(comm, grid.ulysses, grid.ring, compute_.handle(),
+        links_(state.ranks->links(grid, TransportKind::overlapped), compute_.handle(),
                {nccl_, state.options.gpu.timeout, alive_, state.options.gpu.share_gpu, true}) {}
   GpuParts(const GpuParts&) = delete;
   GpuParts& operator=(const GpuParts&) = delete;
@@ -192,8 +192,6 @@ class GpuCheck {
 template <class T>
 void with_gpu(AttentionState& state, GpuStream stream, const Call<T>& call, const auto& use) {
   bool first = state.agreed<T>(call, [&](const Check& check) {
-    check(state.ranks->communicator() != nullptr,
-          "q is in the memory of a GPU, which needs ranks of MPI: give arrays of the host");
     try {
       const GpuCheck<T> on_gpu(check, state);
       on_gpu.arrays(call);
@@ -209,7 +207,7 @@ void with_gpu(AttentionState& state, GpuStream stream, const Call<T>& call, cons
     if (state.gpu) state.gpu->wait();  // an error of an earlier call is not lost
     state.gpu.reset();
     state.completed_calls.clear();
-    state.gpu = std::make_unique<GpuParts>(*state.ranks->communicator(), state, shared.grid);
+    state.gpu = std::make_unique<GpuParts>(state, shared.grid);
     first = true;
   }
   auto& gpu = static_cast<GpuParts&>(*state.gpu);

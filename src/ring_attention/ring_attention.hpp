@@ -132,10 +132,10 @@ struct AttentionState;
 /// arrays of a GPU. The caller owns the arrays. q, k, v and dO have the type T; bias and results are float.
 /// - Order: the work starts after everything that is already on `stream`, and what is enqueued on `stream` later starts
 ///   after the results are complete. So as soon as the call returns, the caller may free or overwrite arrays in stream order.
-/// - The call enqueues its work and returns. The host waits until the other ranks also make the call: one MPI_Allreduce of
-///   32 bytes. It waits for the GPU in three cases: in the first call for given shapes, placement, scoring and options, which
-///   allocates memory and makes communicators; with Transport::staged; and, as wait() does, in a backward with sinks, whose
-///   gradient is summed on the host.
+/// - The call enqueues its work and returns. The host waits until the other ranks also make the call: one MPI_Allreduce, or
+///   Peers::unite, of 32 bytes. It waits for the GPU in three cases: in the first call for given shapes, placement, scoring
+///   and options, which allocates memory and makes communicators; with Transport::staged; and, as wait() does, in a backward
+///   with sinks, whose gradient is summed on the host.
 /// - Memory: as for forward() and backward() below, and the results a second time. It stays allocated until this object is
 ///   destroyed, so a further call that differs only in the numbers in its arrays allocates nothing.
 /// - wait() throws Error if a kernel or a message has failed after the call. If a rank has noticed the failure before, the
@@ -146,7 +146,8 @@ class Attention {
  public:
   /// \param comm  still belongs to the caller, who may free it \throws InputError: see above
   explicit Attention(MPI_Comm comm, Options options = {});
-  /// Arrays of the host over Peers, which outlive this object: no function of MPI is called.
+  /// Over Peers, which outlive this object: no function of MPI is called. Of a GPU's arrays the peers move the bytes with
+  /// Transport::staged, and with NCCL only the ids of its communicators; that has run with ranks that are processes alone.
   explicit Attention(Peers& peers, Options options = {});
   Attention(Attention&&) noexcept;
   Attention& operator=(Attention&&) noexcept;

@@ -1,5 +1,5 @@
-// Attention of ring_attention.hpp with arrays of the (emulated) GPU, on ranks of MPI: the bits of `run --device cuda`, what
-// a second call does without, the order of streams, and errors.
+// Attention of ring_attention.hpp with arrays of the (emulated) GPU, on ranks of MPI, also as Peers: the bits of
+// `run --device cuda`, what a second call does without, the order of streams, and errors.
 
 #include <gtest/gtest.h>
 
@@ -11,6 +11,7 @@
 #include "ring_attention/parallel/cuda_links.hpp"
 #include "ring_attention/parallel/term_gradients.hpp"
 #include "support/input_error.hpp"
+#include "support/mpi_peers.hpp"
 
 namespace {
 /// Calls of MPI that the library makes; the emulated NCCL sends by MPI_Isend.
@@ -111,6 +112,27 @@ TEST_F(GpuArrays, HaveTheBitsOfARun) {
   expect_the_bits_of_a_run<Fp16>(plain(4), staged);
   expect_the_bits_of_a_run<float>(with_everything({1, 1}, {0.3, Mask::causal(36), alibi_slopes(4)}, 0.2),
                                   nccl);
+}
+
+TEST_F(GpuArrays, OfAHybridHaveTheBitsOfMpiOverPeers) {
+  Case what = plain(4);
+  what.queries = what.keys = 9;
+  const auto problem = problem_in<float>(what, stream.handle());
+  MpiPeers peers;
+  for_each_partition(what, [&](Options options, const RankGrid& grid) {
+    if (options.partition != Partition::hybrid) return;
+    const GpuUser<float> user(problem, grid);
+    options.gpu.transport = GpuOptions::Transport::staged;
+    Attention over_mpi(MPI_COMM_WORLD, options);
+    const auto [attended, gradients] = user.attend(over_mpi, stream.handle());
+    for (const auto transport : {GpuOptions::Transport::nccl, GpuOptions::Transport::staged}) {
+      options.gpu.transport = transport;
+      Attention over_peers(peers, options);
+      const auto [there, gradients_there] = user.attend(over_peers, stream.handle());
+      EXPECT_TRUE(same_bits(there, attended));
+      EXPECT_TRUE(same_bits(gradients_there, gradients));
+    }
+  });
 }
 
 TEST_F(GpuArrays, TheSecondCallEnqueuesOnly) {

@@ -2,8 +2,12 @@
 arguments. The package is the one with the emulated GPU. A failed check ends the job.
 """
 
+import hashlib
 import itertools
+import os
+import pickle
 import sys
+import threading
 import time
 
 import emulated_gpu as gpu
@@ -12,6 +16,7 @@ import reference
 import ring_attention as ra
 from harness import largest_difference, lines_for_torch
 from ranks_program import check, held
+from ring_attention import _groups, _peers
 
 BOUND = {"float32": 2e-5, "bfloat16": 4e-2, "float16": 6e-3}
 
@@ -69,6 +74,97 @@ def ring(kind, transport):
     ra.wait()
 
 
+class FileComm:
+    """One rank's end of messages that are files of a folder."""
+
+    def __init__(self, folder, rank, size):
+        self.folder, self.rank, self.size, self._numbers = folder, rank, size, {}
+
+    def _file(self, *key):
+        self._numbers[key] = self._numbers.get(key, 0) + 1
+        return f"{self.folder}/{key}{self._numbers[key]}"
+
+    def send(self, obj, dest, tag):
+        file = self._file(self.rank, dest, tag)
+        with open(f"{file}.part", "wb") as part:
+            pickle.dump(obj, part)
+        os.rename(f"{file}.part", file)
+
+    def take(self, source, tag, seconds):
+        key = source, self.rank, tag
+        file, end = self._file(*key), time.monotonic() + seconds
+        while not os.path.exists(file):
+            if time.monotonic() > end:
+                self._numbers[key] -= 1
+                return None
+            time.sleep(1e-4)
+        with open(file, "rb") as message:
+            return pickle.load(message)
+
+
+class Processes(_peers.ThreadPeers):
+    """The ranks of this job as a group whose messages MPI does not move."""
+
+    are_threads = False
+
+    def __init__(self, folder):
+        super().__init__(FileComm(folder, ra.rank(), ra.size()))
+
+    def Free(self):
+        self.group_ranks = None
+
+
+def torch_group(folder):
+    import torch.distributed as dist
+
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=ra.rank(), world_size=ra.size())
+    return dist.group.WORLD
+
+
+def mpi4py_group(_):
+    from mpi4py import MPI
+
+    return MPI.COMM_WORLD.Dup()
+
+
+def bits(kind, transport, size, device=0, **ranks):
+    """What this rank has of some partitions, forward and backward, as numbers."""
+    arrays, found = problem(kind, 2 * size), []
+    for turn, (parallel, ulysses) in enumerate((("ring", 1), ("ulysses", 1), ("all-gather", 1), ("hybrid", 2 - size % 2))):
+        way = {"placement": ("zigzag", "contiguous")[turn % 2], "parallel": parallel, "ulysses": ulysses}
+        mine = [gpu.Array(array[:, :, ra.positions(29, **way, **ranks)], kind, device=device) for array in arrays]
+        words = {"seq": 29, "causal": True, "sink": np.linspace(0, 1, 2 * size), "transport": transport, **way, **ranks}
+        result = ra.ring_attention(*mine[:3], **words)
+        back = ra.ring_attention_backward(mine[3], *mine[:3], *result, **words)
+        ra.wait(**ranks)
+        text = hashlib.sha256(back.sink.tobytes())
+        for array in (*result, *back[:3]):
+            text.update(gpu.on_host(array).tobytes())
+        found.append(int.from_bytes(text.digest()[:6], "big"))
+    return found
+
+
+def groups(kind, folder, *others):
+    """Over the messages of a group, and of `others`, the bits are those of MPI; so are those of threads, on two GPUs."""
+    size = ra.size()
+    due = bits(kind, "nccl", size)
+    made = [Processes(folder), *(globals()[f"{other}_group"](folder) for other in others)]
+    for group, transport in itertools.product(made, ("staged", "nccl")):
+        check(bits(kind, transport, size, group=group) == due, "other bits", type(group), transport)
+    for group in made:  # the emulated NCCL ends before MPI
+        if hasattr(group, "Free"):
+            group.Free()
+    del group, made
+    _groups._known.clear()
+    of_all = np.zeros((size, len(due)), np.int64)
+    of_all[ra.rank()] = due
+    of_all = ra.all_reduce(of_all)
+    if ra.rank() == 0:
+        of_threads = ra.threads(size).run(lambda group: bits(kind, "overlapped", size, group.rank % 2, group=group))
+        check(of_threads == of_all.tolist(), "other bits of threads")
+
+
 def program(folder, placement, parallel):
     """The arrays of a folder; results into it."""
     way = {"placement": placement, "parallel": parallel, "ulysses": 2 if parallel == "hybrid" else 1}
@@ -110,17 +206,18 @@ def readme():
     expect([words["out"], words["lse"]], want, BOUND["float32"], "README.md")
 
 
-def lost():
-    """The GPU of the last rank stops after a call."""
+def lost(*folder):
+    """The GPU of the last rank stops after a call. `folder`: of a group."""
+    ranks = {"group": Processes(*folder)} if folder else {}
     mine = [gpu.Array(array[:, :, ra.positions(29)]) for array in problem()]
-    ra.ring_attention(*mine[:3], seq=29)
+    ra.ring_attention(*mine[:3], seq=29, **ranks)
     last = ra.rank() + 1 == ra.size()
     if last:
         gpu.stop()
-    _kept = ra.ring_attention(*mine[:3], seq=29)  # noqa: F841
+    _kept = ra.ring_attention(*mine[:3], seq=29, **ranks)  # noqa: F841
     if last:
         time.sleep(600)
-    ra.wait()
+    ra.wait(**ranks)
 
 
 def refused(text, call):
@@ -150,8 +247,6 @@ def errors():
     ring("transport is 'odd-even'", q, k, v, transport="odd-even")
     ring("kernel: it gets arrays of NumPy", q, k, v, kernel=print)
     ring("stream is 0: DLPack has 1", q, k, v, stream=0)
-    refused("q is in the memory of a GPU, which needs ranks of MPI: give arrays of the host", lambda: ra.threads(2).run(
-        lambda group: ra.ring_attention(q, k, v, seq=58, placement="contiguous", group=group)))
     refused("stream is given, and q is in the memory of the host", lambda: ra.attention(*arrays[:3], stream=1))
     refused("k has 2 dimensions", lambda: ra.attention(q, gpu.Array(arrays[1][0, 0]), v))
     refused("v is [1, 1, 29, 8] where", lambda: ra.attention(
@@ -176,6 +271,47 @@ def errors():
             raise BufferError("this array is broken")
 
     ring("this array is broken", Broken(arrays[0]), k, v)
+
+
+def errors_of_threads():
+    """Each is the same on all ranks, and the next call works."""
+    on_host = problem()[:3]
+    on_gpu, on_other = ([gpu.Array(array, device=device) for array in on_host] for device in (0, 1))
+
+    def work(group):
+        def ring(mine, **words):
+            return ra.ring_attention(*mine, seq=58, placement="contiguous", group=group, **words)
+
+        texts, lone = [], group.rank == 1
+        first = gpu.on_host(ring(on_gpu).out)
+        for other, words in ((on_other, {}), (on_host, {}), (on_gpu, {"transport": "nccl"})):
+            try:
+                ring(other if lone else on_gpu, **words)
+            except ra.AgreedError as error:
+                texts.append(str(error))
+        return [texts, first.tobytes() == gpu.on_host(ring(on_gpu).out).tobytes()]
+
+    first, second = ra.threads(2).run(work)
+    check(first == second and first[1], first, second)
+    for text, part in zip(first[0], ("rank 1: GPU 1 is current, and this Attention began on GPU 0",
+                                     "rank 0 has forward of GPU arrays of 4-byte numbers, rank 1 has forward of 4-byte",
+                                     "transport is 'nccl', which needs ranks that are processes"), strict=True):
+        check(part in text, text)
+
+
+def stopped():
+    """wait() returns when the GPU has done its work, and so never when the GPU has stopped. This ends the process."""
+    mine, group = [gpu.Array(array) for array in problem()[:3]], Processes("")
+    ra.ring_attention(*mine, seq=29, transport="nccl", group=group)
+    ra.wait(group=group)
+    gpu.stop()
+    _kept = ra.ring_attention(*mine, seq=29, transport="nccl", group=group)  # noqa: F841
+    waits = threading.Thread(target=ra.wait, kwargs={"group": group}, daemon=True)
+    waits.start()
+    waits.join(0.2)
+    check(waits.is_alive(), "wait() has returned")
+    print("all is well on 1 ranks", flush=True)
+    os._exit(0)
 
 
 if __name__ == "__main__":

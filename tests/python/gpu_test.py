@@ -1,5 +1,6 @@
 """The package with arrays in the memory of a GPU, which is emulated."""
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -9,12 +10,15 @@ import unittest
 
 import harness
 
+LONG = sys.argv[-1] == "long"  # all cases, in `make test-long`
+if LONG:
+    harness.use_python_with("torch")
 harness.require("numpy", "ring_attention")
 
 import numpy as np
 
-LONG = sys.argv[-1] == "long"  # all cases, in `make test-long`
-harness.ENVIRONMENT["PYTHONPATH"] = os.environ["RING_ATTENTION_EMULATED"] + os.pathsep + str(harness.HERE)
+MPI4PY = [os.environ["MPI4PY_FOLDER"]] if "MPI4PY_FOLDER" in os.environ else []
+harness.ENVIRONMENT["PYTHONPATH"] = os.pathsep.join([os.environ["RING_ATTENTION_EMULATED"], str(harness.HERE), *MPI4PY])
 
 
 class Gpu(unittest.TestCase):
@@ -33,6 +37,33 @@ class Gpu(unittest.TestCase):
             with self.subTest(ranks=ranks):
                 self.well(ranks, f"ring:{kind}:{transport}")
 
+    def groups(self, ranks, kind, *others):
+        with tempfile.TemporaryDirectory() as folder:
+            self.well(ranks, ":".join(("groups", kind, folder, *others)), EMULATED_DEVICES="01")
+
+    def test_groups_have_the_bits_of_mpi(self):
+        self.groups(2, "float32")
+
+    @unittest.skipUnless(LONG, "in `make test-long`")
+    def test_groups_of_every_size(self):
+        for ranks, kind in ((1, "float32"), (2, "bfloat16"), (3, "float16"), (4, "float32")):
+            self.groups(ranks, kind)
+
+    @unittest.skipUnless(LONG, "in `make test-long`")
+    @unittest.skipUnless(importlib.util.find_spec("torch"), "this Python has no PyTorch: TORCH_PYTHON names one that has")
+    def test_groups_of_gloo(self):
+        for ranks in (1, 2, 3):
+            self.groups(ranks, "bfloat16", "torch")
+
+    @unittest.skipUnless(LONG, "in `make test-long`")
+    @unittest.skipUnless(MPI4PY, "MPI4PY_FOLDER names no folder with mpi4py")
+    def test_groups_of_mpi4py(self):
+        for ranks in (1, 2, 3):
+            self.groups(ranks, "float16", "mpi4py")
+
+    def test_errors_of_threads(self):
+        self.well(1, "errors_of_threads", "stopped", EMULATED_DEVICES="01")
+
     def test_the_order_of_streams(self):
         for seed in range(1, 6 if LONG else 3):
             self.well(1, "streams", EMULATED_SEED=str(seed))
@@ -45,9 +76,17 @@ class Gpu(unittest.TestCase):
         self.well(3, "readme")
 
     def test_a_lost_rank_ends_the_job(self):
+        self.loses_a_rank("lost")
+
+    @unittest.skipUnless(LONG, "in `make test-long`")
+    def test_a_lost_rank_of_a_group_ends_the_job(self):
+        with tempfile.TemporaryDirectory() as folder:
+            self.loses_a_rank(f"lost:{folder}")
+
+    def loses_a_rank(self, case):
         begin = time.monotonic()
         harness.ENVIRONMENT["RING_ATTENTION_TIMEOUT"] = "2"
-        done = harness.run(3, "gpu_program.py", "lost")
+        done = harness.run(3, "gpu_program.py", case)
         del harness.ENVIRONMENT["RING_ATTENTION_TIMEOUT"]
         self.assertNotEqual(done.returncode, 0)
         self.assertLess(time.monotonic() - begin, 30)

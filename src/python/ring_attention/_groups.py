@@ -23,6 +23,7 @@ class GroupRanks(_core.Group):
     def __init__(self, peers):
         super().__init__(peers)
         self._peers, self._begun = peers, False
+        self.are_threads = getattr(peers, "are_threads", False)
 
     def begin(self, call, problem, news, timeout):
         """Returns what rank 0 announces, when all ranks make the same call and none has a problem (rendezvous.hpp)."""
@@ -111,9 +112,6 @@ class GroupRanks(_core.Group):
         """The user has freed the communicator."""
         if not self.is_apart:  # apart: a message may still be under way
             self._peers.free()
-
-    def wait(self):
-        """Nothing: arrays are in the memory of the host."""
 
 
 def _late(call, missing, timeout):

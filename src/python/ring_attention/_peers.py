@@ -39,6 +39,8 @@ def _stopped(whom, cause=""):
 class ThreadPeers:
     """One of the threads. A message is a copy."""
 
+    are_threads = True
+
     def __init__(self, comm):
         self._comm, self.rank, self.size = comm, comm.rank, comm.size
         self.group_ranks = None

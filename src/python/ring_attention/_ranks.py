@@ -47,6 +47,10 @@ class _Ring:
             raise ValueError(f"seq is {seq}: it must not be negative")
         _require_place(placement, parallel)
         _require_word("transport", transport, self.arrays.transports)
+        if "nccl" in self.arrays.transports and getattr(ranks, "are_threads", False):
+            if transport == "nccl":
+                raise ValueError("transport is 'nccl', which needs ranks that are processes: threads have 'staged'")
+            transport = "staged"
         _require_word("sink_gradient", sink_gradient, _SINK_GRADIENTS)
         self.scoring = scoring(self.arrays.heads, keys, **words)
         self.division = _core.Division(ranks, queries, keys, placement, parallel, ulysses, transport, threads, limit(),
@@ -67,7 +71,7 @@ def ring_attention(q_shard, k_shard, v_shard, *, seq, placement="zigzag", parall
     parallel   how the ranks divide the work: "ring", "ulysses", "hybrid" (of `ulysses` ranks that share heads) or
                "all-gather"
     transport  "overlapped" or "odd-even"; on a GPU "nccl", or "staged", through the memory of the host, or "overlapped",
-               which is "nccl" if the build has it and otherwise "staged"; all give the same bits
+               which is "nccl" if the build has it and the ranks are processes, otherwise "staged"; all give the same bits
     bias       a row for each query of this rank, a column for each key of the sequence
     kernel     None: the library's. Otherwise kernel(q, k, v, mask, scale) -> (out, lse) computes the attention of this rank's
                queries over the keys of one rank: q [B, H, Sq, D]; k [B, Hkv, Sk, D]; v [B, Hkv, Sk, Dv]; mask None or bool
@@ -140,9 +144,7 @@ def ring_attention_backward(grad_out, q_shard, k_shard, v_shard, out, lse, *, se
 
 
 def wait(comm=None, group=None) -> None:
-    """Returns when this rank's calls on a GPU, with all ranks or with `comm`, have finished their work. Not collective.
-
-    With `group` it returns at once: arrays are in the memory of the host.
+    """Returns when this rank's calls on a GPU, with all ranks, `comm` or `group`, have finished their work. Not collective.
 
     Raises Error if a kernel has failed, or a message has not come within RING_ATTENTION_TIMEOUT seconds. A synchronisation of
     the stream by another package has no such limit: it waits for ever for a lost rank.

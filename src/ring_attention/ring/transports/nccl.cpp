@@ -3,8 +3,10 @@
 #include <nccl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <exception>
+#include <iterator>
 #include <string>
 #include <thread>
 #include <utility>
@@ -52,18 +54,28 @@ void pretend_own_machine() {
 }  // namespace
 
 NcclWorld::NcclWorld(const Communicator& comm, NcclOptions options)
-    : ring_{comm.rank(), comm.size()},
+    : NcclWorld(
+          {comm.rank(), comm.size()}, [&comm](std::string& text) { broadcast(comm, text); },
+          std::move(options)) {}
+
+NcclWorld::NcclWorld(const Ring& ring, const std::function<void(std::string&)>& broadcast,
+                     NcclOptions options)
+    : ring_(ring),
       options_(std::move(options)),
       stream_(cuda::Stream::Priority::high),
       exceptions_(std::uncaught_exceptions()) {
   if (ring_.size == 1) return;
   if (options_.share_gpu) pretend_own_machine();
   ncclUniqueId id{};
-  agree(comm, [&] {
-    if (ring_.rank != 0) return;
-    if (const ncclResult_t code = ncclGetUniqueId(&id); code != ncclSuccess) throw InputError(describe(code));
-  });
-  broadcast(comm, id);
+  std::string letter;  // a mark, then the id or why there is none
+  if (ring_.rank == 0) {
+    const ncclResult_t code = ncclGetUniqueId(&id);
+    letter = code == ncclSuccess ? "=" + std::string(std::begin(id.internal), std::end(id.internal))
+                                 : "!" + describe(code);
+  }
+  broadcast(letter);
+  if (letter.front() == '!') throw AgreedError(letter.substr(1));
+  std::copy(letter.begin() + 1, letter.end(), id.internal);
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;  // so that a missing rank cannot block the others without a time limit
   config.maxCTAs = options_.max_ctas;

@@ -56,6 +56,9 @@ class NcclWorld {
   /// Collective. \throws AgreedError if NCCL cannot be loaded or finds no network, Error on a rank on which NCCL fails,
   /// or whose peers do not connect in time
   NcclWorld(const Communicator& comm, NcclOptions options = {});
+  /// For the ranks of a ring, also without MPI. Collective, with the same errors.
+  /// \param broadcast  gives the text of rank 0 to all of them
+  NcclWorld(const Ring& ring, const std::function<void(std::string&)>& broadcast, NcclOptions options);
   /// After an error or during an exception it aborts the communicator, because the other ranks would not take part in a
   /// regular end.
   ~NcclWorld();
