@@ -78,7 +78,7 @@ class Ranks(unittest.TestCase):
     def test_the_pages_show_code_that_runs(self):
         source = Path(os.environ.get("RING_ATTENTION_SOURCE") or harness.HERE.parents[1])
         # mpi4py_test.py, group_test.py and attention_test.py run the others.
-        one_process, _, mpi, one, _, ring, *_, torch, _, _, _, kernel = harness.python_blocks(source / "docs/python.md")
+        one_process, _, mpi, one, _, ring, *_, torch, _, _, _, _, kernel = harness.python_blocks(source / "docs/python.md")
         shown = (source / "README.md").read_text(encoding="utf-8")
         self.assertTrue(set(ring.splitlines()) <= set(shown.splitlines()), "README.md shows other lines")
         self.assertIn("scaled_dot_product_attention", torch)  # torch_test.py runs these calls

@@ -1,4 +1,4 @@
-"""ring_attention.transformers: seven kinds of models on 1, 2 and 3 ranks of gloo, against one process, and what is refused."""
+"""ring_attention.transformers: eight kinds of models on 1, 2 and 3 ranks of gloo, against one process, and what is refused."""
 
 import os
 import sys
@@ -29,11 +29,32 @@ class Transformers(unittest.TestCase):
                         self.assertLessEqual(logits, 1e-5)
                         self.assertLessEqual(gradients, 2e-5)
 
+    def test_generate_goes_on_as_one_process(self):
+        """Tokens, logits, and their bits on all ranks: greedy, drawn, of beams and cropped, in two turns."""
+        for size in (1, 2, 3):
+            first, *others = on_ranks(size, "generations")
+            for case, (same, difference, logits) in first.items():
+                with self.subTest(size=size, case=case):
+                    self.assertTrue(same)
+                    self.assertLessEqual(difference, 1e-5)
+                    for other in others:
+                        self.assertEqual(other[case][2].tobytes(), logits.tobytes())
+
+    def test_program_of_the_page(self):
+        for tokens, due in on_ranks(2, "page"):
+            self.assertEqual(tokens, due)
+
     def test_what_a_ring_cannot_do_is_named(self):
         for texts in on_ranks(2, "refusals"):
-            for text, part in zip(texts, ("neither causal nor a sliding window", "asks for window_of_tomorrow",
-                                          "padding: give documents",
-                                          "not the one that its attention asks for by sliding_window")):
+            due = ("asks for window_of_tomorrow", "padding: give documents",
+                   "not the one that its attention asks for by sliding_window", "counts the tokens of all documents",
+                   "neither causal nor a sliding window nor chunks", "neither causal nor a sliding window nor chunks",
+                   "first call shard", "1 tokens leave a rank without any",
+                   "filled once, and without documents", "filled once, and without documents",
+                   "goes on where it ends", "goes on where it ends", "neither dropout nor gradients",
+                   "uses the keys of another one")
+            self.assertEqual(len(texts), len(due))
+            for text, part in zip(texts, due):
                 self.assertIn(part, text)
 
 
