@@ -48,7 +48,8 @@ def _error_table(cases: list[Evidence], precision: str) -> list[str]:
     lines = [row("case", [f"{array} " for array in ARRAYS])]
     for one in cases:
         errors, tolerances = largest_errors(one), one.yardstick.tolerances(precision)
-        cells = ["- " if array not in errors else "inf*" if not math.isfinite(errors[array])
+        cells = ["- " if array not in errors else "NaN*" if np.isnan(one.got[array]).any()
+                 else "inf*" if not math.isfinite(errors[array])
                  else f"{errors[array]:.1e}" + (" " if errors[array] <= tolerances[array] else "*") for array in ARRAYS]
         lines.append(row(one.problem.case.name, cells))
     return lines

@@ -110,10 +110,10 @@ class Search:
         first = one.yardstick.residuals(one.got, exact, self.which, tolerances)
         no_hope = (first.median > _FAR_OFF) | (first.square > _NO_BETTER * self.right_squares[number])
         again = []
-        for i in np.flatnonzero(~(first.worst <= 1)):
+        for i in np.flatnonzero(~(first.worst <= 1) & ~no_hope):
             if explanations[i].any_of("loses_digits"):
                 self._replace(first, i, self._of_lost_digits(one, exact[i], tolerances))
-            elif not no_hope[i]:
+            else:
                 again.append(i)
         # Wrong results may be larger, and rounding moves them further. Where the mistake is an overflow, the rows that
         # do so are the evidence.
