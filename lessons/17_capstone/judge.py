@@ -2,12 +2,14 @@
 
 For each level, DIR/run RANK RANKS IN OUT is started once for each rank; IN has the arrays of this rank alone. The
 results of all ranks are diagnosed. Exit code 0: all levels; 1: not all; 2: bad input. LIMIT=120 gives a run 120 s
-instead of 30.
+instead of 30; KEEP=1 keeps the folders of a run that fails.
 """
 
+import contextlib
 import importlib.util
 import os
 import secrets
+import shlex
 import signal
 import socket
 import subprocess
@@ -26,6 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src/python"))
 import numpy as np
 from ring_attention_diagnose import InputError, judged
 from ring_attention_diagnose.files import read_array
+from ring_attention_diagnose.layout import shape_text
 from ring_attention_diagnose.placement import Job
 from ring_attention_diagnose.problem import BACKWARD, Problem, every_case
 
@@ -33,7 +36,8 @@ LEVELS = (  # name, case of diagnose, placement, has it gradients
     ("full", "full", "contiguous", False), ("causal", "causal", "contiguous", False),
     ("placement", "causal", "zigzag", False), ("GQA", "gqa", "zigzag", False), ("gradients", "gqa", "zigzag", True))
 RANKS = (3, 4)
-CANNOT_SEE = "one rank that computes everything, messages that are larger than needed, and how much a rank holds"
+CANNOT_SEE = ("one rank that computes everything, one that reads the folders of others, messages that are too many, too "
+              "large or rounded, and how much a rank holds")
 
 
 def shown(text):
@@ -56,13 +60,13 @@ def free_port(ranks):
             continue
 
 
-def write_inputs(problem, rank, gradients, port, folder):
+def write_inputs(problem, rank, gradients, port, shared, folder):
     """case.txt and the arrays of one rank, float32 [heads, tokens of the rank, dim]."""
     case, job, words = problem.case, problem.job, problem.description()
     here = words["tokens_of_rank"][rank]
     lines = {"rank": rank, "ranks": job.ranks, "tokens": case.tokens, "heads": case.heads, "kv_heads": case.kv_heads,
              "dim": case.dim, "scale": repr(case.scale), "causal": int(case.causal), "gradients": int(gradients),
-             "port": port}
+             "port": port, "shared": shared}
     lines.update((f"positions_{of}", " ".join(map(str, tokens))) for of, tokens in enumerate(words["tokens_of_rank"]))
     (folder / "case.txt").write_text("".join(f"{name} {value}\n" for name, value in lines.items()), encoding="utf-8")
     for name in ("q", "k", "v", "dout") if gradients else ("q", "k", "v"):
@@ -74,85 +78,139 @@ def stop(processes):
     for process in processes:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
+    for process in processes:
         process.wait()
 
 
-def run_ranks(program, folders, limit):
-    """What went wrong, in one line; empty if every rank ended well."""
-    ranks = len(folders)
-    environment = {**os.environ, "PYTHON": sys.executable}
-    outputs = [open(folder / "output.txt", "wb") for folder in folders]
-    processes = []
+def started(command, **more):
+    try:
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, **more)
+    except OSError as error:
+        raise InputError(command[0], f"cannot be started, {error.strerror}", "its first line must be #!/bin/sh or another "
+                         "interpreter, with LF line ends") from error
+
+
+def named(ranks):
+    """"rank 1", or "ranks 0, 1 and 2"."""
+    *more, last = map(str, ranks)
+    return f"ranks {', '.join(more)} and {last}" if more else f"rank {last}"
+
+
+def printed(rank, folder):
+    """The last lines that a rank printed."""
+    lines = (folder / "output.txt").read_text(encoding="utf-8", errors="replace").strip().splitlines()[-10:]
+    return f"rank {rank} printed {'last:' if lines else 'nothing'}\n" + "".join(f"  {line[:200]}\n" for line in lines)
+
+
+def command_of(program, rank, folders):
+    return [str(program), str(rank), str(len(folders)), str(folders[rank] / "in"), str(folders[rank] / "out")]
+
+
+def run_ranks(program, folders, required, limit):
+    """(what went wrong in one line, what these ranks printed); empty if every rank ended well."""
+    ranks, processes, ended, failed = len(folders), [], [], []  # ended: in this order
+    missing = lambda rank: [name for name in required if not (folders[rank] / f"out/{name}.npy").exists()]  # noqa: E731
+    end = time.monotonic() + limit
     try:
         for rank, folder in enumerate(folders):
-            command = [str(program), str(rank), str(ranks), str(folder / "in"), str(folder / "out")]
-            processes.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=outputs[rank],
-                                              stderr=outputs[rank], env=environment, start_new_session=True))
-        end = time.monotonic() + limit
-        while any(process.poll() is None for process in processes):
-            failed = next((rank for rank, process in enumerate(processes) if process.poll()), None)
-            if failed is not None:
-                break
-            if time.monotonic() > end:
-                waiting = ", ".join(str(rank) for rank, process in enumerate(processes) if process.poll() is None)
-                return f"no end after {limit} s: rank {waiting} of {ranks} still runs; do all wait for a message?"
-            time.sleep(0.01)
-        codes = [process.poll() for process in processes]
+            with open(folder / "output.txt", "wb") as output:
+                processes.append(started(command_of(program, rank, folders), stdout=output, stderr=output,
+                                         env={**os.environ, "PYTHON": sys.executable}, start_new_session=True))
+        while len(ended) < ranks and time.monotonic() < end:
+            time.sleep(0.002)
+            ended += [rank for rank in range(ranks) if rank not in ended and processes[rank].poll() is not None]
+            wrong = [rank for rank in ended if processes[rank].returncode or missing(rank)]
+            if wrong and not failed:
+                end = time.monotonic() + 1  # a rank that closes its connections may end later than its victims
+            failed = wrong
     finally:
         stop(processes)
-        for output in outputs:
-            output.close()
-    for rank, code in enumerate(codes):
-        if code:
-            said = (folders[rank] / "output.txt").read_text(encoding="utf-8", errors="replace").strip()
-            last = said.splitlines()[-1][:200] if said else "it printed nothing"
-            return f"rank {rank} of {ranks} ended with exit code {code}: {last}"
-    return ""
+    failed.sort(key=lambda rank: processes[rank].returncode != 0)  # who ends without an error is no victim
+    bad = failed or [rank for rank in range(ranks) if rank not in ended]
+    told = "".join(printed(rank, folders[rank]) for rank in bad)
+    well = [rank for rank in ended if rank not in failed]
+    before = f" ({named(well)} ended with exit code 0)" if well else ""
+    if failed:
+        code, last = processes[bad[0]].returncode, printed(bad[0], folders[bad[0]]).splitlines()[-1].strip()
+        how = f"exit code {code}" if code >= 0 else f"signal {-code}, {signal.strsignal(-code).lower()}"
+        what = last if code else f"it wrote no {missing(bad[0])[0]}.npy into OUT"
+        return f"rank {bad[0]} of {ranks} ended{'' if well else ' first,'} with {how}{before}: {what}", told
+    still = f"{named(bad)} of {ranks} still run{'s' * (len(bad) == 1)}{before}" if bad else ""
+    return still and f"no end after {limit} s: {still}; do all wait for a message?", told
 
 
-def results_of(problem, folders, gradients):
+def read_result(problem, name, rank, file):
+    """(name in errors, array) of a rank. Axes of extent 1 do not count."""
+    title, case = f"{name}.npy of rank {rank}", problem.case
+    shape = case.extents_of(name, len(problem.job.tokens_of(rank, case.tokens)))
+    try:
+        array = read_array(str(file), 1 << 20)
+    except InputError as error:
+        raise InputError(title, str(error).removeprefix(f"{file}: ")) from error
+    if [extent for extent in array.shape if extent != 1] != [*shape]:
+        axes = ("kv_heads" if name in ("dk", "dv") else "heads", "tokens", "dim")[: len(shape)]
+        raise InputError(title, f"the shape {shape_text(array.shape)} is not {shape_text(axes)}, here {shape_text(shape)}")
+    if np.load(file).dtype.itemsize < 4:
+        raise InputError(title, "the elements are float16", "save float32 or float64")
+    return title, array
+
+
+def results_of(problem, folders, required):
     """{array: [(name in errors, array)]}, an array a rank."""
-    given = {}
-    for name in ("out", "lse", *BACKWARD):
-        files = [folder / "out" / f"{name}.npy" for folder in folders]
-        there = [file.exists() for file in files]
-        required = name == "out" or (gradients and name != "lse")
-        if required and not all(there) or any(there) != all(there):
-            raise InputError(f"rank {there.index(False)}", f"wrote no {name}.npy into OUT", "every rank has to")
-        if all(there):
-            given[name] = [(f"{name}.npy of rank {rank}", read_array(str(file), 2 * problem.q.size))
-                           for rank, file in enumerate(files)]
-    return given
+    without = [rank for rank, folder in enumerate(folders) if not (folder / "out/lse.npy").exists()]
+    if 0 < len(without) < len(folders):
+        raise InputError(named(without), "wrote no lse.npy into OUT", "others did")
+    return {name: [read_result(problem, name, rank, folder / f"out/{name}.npy") for rank, folder in enumerate(folders)]
+            for name in (required if without else (*required, "lse"))}
 
 
-def failure(program, level, ranks, limit):
+def mistake_in(words, given):
+    """What the package found, in one line; empty if all is right."""
+    passes = words["forward"], words["backward"]
+    known = [one["sentence"] for found in passes for one in found["explanations"] if one["sentence"]]
+    if known:
+        return "; or ".join(dict.fromkeys(known))
+    for name, arrays in given.items():
+        strange = [rank for rank, (_, array) in enumerate(arrays) if not (abs(array) < 1e38).all()]
+        if strange:
+            return f"{name} has NaN or infinity in {named(strange)}: a step in which a row sees no key? (lessons 02, 03)"
+    if words["right"] and words["conventions"]:
+        return "; ".join(words["conventions"])
+    error, name = max((error, name) for of_case in words["errors"].values() for name, error in of_case.items())
+    coarse = any(found["within_rounding_of"] in ("fp16", "bf16") for found in passes)
+    if coarse if words["right"] else error < 1e-2:  # as rounding in a coarser type
+        return f"{name} is right to {error:.0e}, which is not float32's 1e-06: is something rounded?"
+    return "" if words["right"] else "wrong, by no mistake that is known here"
+
+
+def failure(place, program, level, ranks, limit):
     """(one line, a report) about the level; empty if it holds."""
     _, name, placement, gradients = level
-    job = Job(ranks, placement)
+    job, required = Job(ranks, placement), ("out", *BACKWARD) if gradients else ("out",)
     problem = Problem(next(case for case in every_case(job) if case.name == name), job, 1000 + secrets.randbelow(2**31))
-    with tempfile.TemporaryDirectory() as place:
-        folders, port = [Path(place, secrets.token_hex(8)) for _ in range(ranks)], free_port(ranks)
-        for rank, folder in enumerate(folders):
-            for inside in ("in", "out"):
-                (folder / inside).mkdir(parents=True)
-            write_inputs(problem, rank, gradients, port, folder / "in")
-        line = run_ranks(program, folders, limit)
-        if line:
-            return line, ""
-        try:
-            right, report, words = judged([problem], [results_of(problem, folders, gradients)])
-        except InputError as error:
-            return str(error), ""
-    if right:
-        return "", ""
-    named = [one["sentence"] for of in ("forward", "backward") for one in words[of]["explanations"] if one["sentence"]]
-    return "; or ".join(dict.fromkeys(named)) or "wrong, by no mistake that is known here", report
+    folders, port, shared = [place / secrets.token_hex(8) for _ in range(ranks)], free_port(ranks), place / "shared"
+    for folder in (shared, *(folder / inside for folder in folders for inside in ("in", "out"))):
+        folder.mkdir(parents=True)
+    for rank, folder in enumerate(folders):
+        write_inputs(problem, rank, gradients, port, shared, folder / "in")
+    try:
+        line, report = run_ranks(program, folders, required, limit)
+        if not line:
+            given = results_of(problem, folders, required)
+            right, report, words = judged([problem], [given])
+            line, report = mistake_in(words, given), "" if right else report
+    except InputError as error:
+        line, report = str(error), ""
+    if line and os.environ.get("KEEP"):
+        report += f"By hand, all at the same time:\n  export PYTHON={sys.executable}\n" + "".join(
+            f"  {shlex.join(command_of(program, rank, folders))} &\n" for rank in range(ranks))
+    return line, report
 
 
-def level_reached(program, limit):
+def level_reached(place, program, limit):
     for number, level in enumerate(LEVELS, 1):
         for ranks in RANKS:
-            line, report = failure(program, level, ranks, limit)
+            line, report = failure(place / f"{number}-{ranks}", program, level, ranks, limit)
             if line:
                 shown(f"level {number} {level[0]}: FAIL | {line}")
                 shown(textwrap.indent(report, "  ").rstrip())
@@ -172,7 +230,7 @@ def checked_program(words):
     for file in (program, build):
         if file.is_file() and not os.access(file, os.X_OK):
             raise InputError(str(file), "cannot be executed", f"chmod +x {file}")
-    if build.is_file() and subprocess.run([str(build)], cwd=folder, stdin=subprocess.DEVNULL).returncode:
+    if build.is_file() and started([str(build)], cwd=folder).wait():
         raise InputError(str(build), "failed", "see above")
     return program
 
@@ -184,7 +242,10 @@ def main():
     except (InputError, OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    level = level_reached(program, limit)
+    with contextlib.nullcontext(tempfile.mkdtemp()) if os.environ.get("KEEP") else tempfile.TemporaryDirectory() as place:
+        level = level_reached(Path(place), program, limit)
+    if level < len(LEVELS) and not os.environ.get("KEEP"):
+        shown("KEEP=1 make capstone ... keeps what the ranks read, wrote and printed, and says how to start them by hand.")
     shown(f"The judge cannot see {CANNOT_SEE}.")
     shown(f"capstone: level {level} of {len(LEVELS)}")
     return 0 if level == len(LEVELS) else 1

@@ -155,7 +155,7 @@ class DiagnoseTest(harness.CommandTest):
         self.cases("--only", "causal")
         self.attend("causal", "--causal")
         self.change("mine/causal/out.npy", lambda out: [math.nan] * 7 + out[7:])
-        self.assertIn("inf*", self.diagnose(1))
+        self.assertIn("NaN*", self.diagnose(1))
 
     def refuse(self, *words, directory="mine"):
         self.assert_refused(self.run_ranks(1, "diagnose", directory, launcher=False), *words)

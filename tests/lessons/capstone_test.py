@@ -1,7 +1,8 @@
 """The judge of the capstone: capstone_test.py [long].
 
 The solution in C++ passes all levels, and the start none. `long`: so does the solution in Python, and a mistake in it
-is named at the level that shows it; a deadlock, a rank that fails and missing results are said in one line.
+is named at the level that shows it; a deadlock, a rank that fails and missing results are said in one line, with what
+the rank printed.
 """
 
 import importlib.util
@@ -22,7 +23,7 @@ LESSON, SOLUTIONS = SOURCE / "lessons/17_capstone", SOURCE / "tests/lessons/caps
 SLOWNESS = int(os.environ.get("RING_ATTENTION_SLOWNESS", "1"))
 LONG = sys.argv[1:] == ["long"]
 
-# In the solution in Python: (right lines, wrong ones, the line of the level that fails).
+# In the solution in Python: (right lines, wrong ones, the line of the level that fails, what else is said).
 WRONG = (
     ("    for step in range(ranks):\n        owner = (rank - step) % ranks\n        scores",
      "    for step in range(ranks - 1):\n        owner = (rank - step) % ranks\n        scores",
@@ -41,24 +42,79 @@ WRONG = (
      "        if step + 1 < ranks:\n",
      "        if step + 1 < ranks:\n            dkv = ring.shift(dkv, before)\n",
      "level 5 gradients: FAIL | dK,dV stop one hop before their owner"),
+    ("    dq, dkv, delta = np.zeros_like(q)",
+     "    for step in range(ranks - 1):\n        kv = ring.shift(kv, len(positions[(rank - step - 1) % ranks]))\n"
+     "    dq, dkv, delta = np.zeros_like(q)",
+     "level 5 gradients: FAIL | the owner of a parcel is taken as the next step's owner; and",
+     "K,V were not reset to the rank's own"),
     ("        ds = p * (dout @ of_query_heads(kv[1]).swapaxes(1, 2) - delta)",
      "        ds = p * (dout @ of_query_heads(kv[1]).swapaxes(1, 2))", "level 5 gradients: FAIL | no delta"),
-    ("        sender.start()\n", "", "level 1 full: FAIL | no end after 2 s: rank 0, 1, 2 of 3 still runs"),
+    # An error that is smaller than any mistake's, or than that of a coarser type.
+    ('{"out": o,', '{"out": o + 1e-4,', "level 1 full: FAIL | out is right to ", "which is not float32's 1e-06"),
+    ("o, l, m = old * o + p @ of_query_heads(kv[1]),",
+     "o, l, m = (old * o + p @ of_query_heads(kv[1])).astype(np.float16),",
+     "level 1 full: FAIL | out is right to ", "is something rounded?"),
+    ("p, old = np.exp(scores - finite),", "p, old = np.exp(scores - finite).astype(np.float16),",
+     "level 1 full: FAIL | out is right to ", "is something rounded?"),
+    ('{"out": o,', '{"out": o * (np.nan if rank == 2 else 1),',
+     "level 1 full: FAIL | out has NaN or infinity in rank 2: a step in which a row sees no key?", "NaN*"),
+    ('"lse": lse[..., 0]', '"lse": lse[..., 0] / np.log(2)', "level 1 full: FAIL | lse is in base 2"),
+    ("return dq, dkv[0], dkv[1]", "return ranks * dq, ranks * dkv[0], ranks * dkv[1]",
+     "level 5 gradients: FAIL | dq, dk and dv are the gradients of sum(out * dout) times 3, the number of ranks"),
+    # How ranks end.
+    ("        sender.start()\n", "", "level 1 full: FAIL | no end after 2 s: ranks 0, 1 and 2 of 3 still run;",
+     "rank 2 printed nothing"),
+    ("    ring = Ring()\n",
+     "    if rank == 1:\n        return np.save(f'{out}/out.npy', np.zeros(3))\n"
+     "    print('before', 'the hang', flush=True)\n    ring = Ring()\n",
+     "level 1 full: FAIL | no end after 2 s: ranks 0 and 2 of 3 still run (rank 1 ended with exit code 0);",
+     "  rank 0 printed last:\n    before the hang\n  rank 2 printed last:\n    before the hang\n"),
     ("    ring = Ring()\n", "    if rank == 1:\n        raise ValueError('told so')\n    ring = Ring()\n",
-     "level 1 full: FAIL | rank 1 of 3 ended with exit code 1: ValueError: told so"),
+     "level 1 full: FAIL | rank 1 of 3 ended first, with exit code 1: ValueError: told so",
+     "  rank 1 printed last:\n    Traceback", "in main\n"),
+    ("    ring = Ring()\n", "    ring = Ring()\n    if rank == 1:\n        print('good bye')\n        return\n",
+     "level 1 full: FAIL | rank 1 of 3 ended first, with exit code 0: it wrote no out.npy into OUT",
+     "  rank 1 printed last:\n    good bye\n"),
+    ("    ring = Ring()\n",
+     "    if rank == 1:\n        import os\n        os.kill(os.getpid(), 11)\n    ring = Ring()\n",
+     "level 1 full: FAIL | rank 1 of 3 ended first, with signal 11, segmentation fault"),
     ("    for name, array in results.items():", "    for name, array in results.items() if rank != 2 else ():",
-     "level 1 full: FAIL | rank 2: wrote no out.npy into OUT"),
+     "level 1 full: FAIL | rank 2 of 3 ended", "with exit code 0", "it wrote no out.npy into OUT"),
     ('results.update(zip(("dq", "dk", "dv")', 'results.update(zip(("dq", "dk")',
-     "level 5 gradients: FAIL | rank 0: wrote no dv.npy into OUT"),
+     "level 5 gradients: FAIL | rank ", "it wrote no dv.npy into OUT"),
+    ("    for name, array in results.items():",
+     "    for name, array in results.items() if rank != 2 else [('out', o)]:",
+     "level 1 full: FAIL | rank 2: wrote no lse.npy into OUT"),
+    # Results in another shape or type.
     ("array.astype(np.float32)", "array[:, 1:].astype(np.float32)",
-     "level 1 full: FAIL | out.npy of rank 0: the shape ["),
+     "level 1 full: FAIL | out.npy of rank 0: the shape [4, 7, 16] is not [heads, tokens, dim], here [4, 8, 16]"),
+    ("return dq, dkv[0], dkv[1]", "return dq, *(np.repeat(dkv, group, axis=1) / group)",
+     "level 5 gradients: FAIL | dk.npy of rank 0: the shape [4, 8, 16] is not [kv_heads, tokens, dim], here [2, 8, 16]"),
+    ("array.astype(np.float32)", "array.astype(np.float16)",
+     "level 1 full: FAIL | out.npy of rank 0: the elements are float16"),
+    ("array.astype(np.float32)", "array.astype(int)",
+     "level 1 full: FAIL | out.npy of rank 0: the elements are integers"),
 )
+# Rank 0 starts all ranks, as it would start mpirun.
+RANK_0_STARTS = """#!/bin/sh
+shared=$(sed -n 's/^shared //p' "$3/case.txt")
+echo "$3 $4" > "$shared/part_$1" && mv "$shared/part_$1" "$shared/rank_$1"
+if test "$1" = 0; then
+  for rank in $(seq 0 $(($2 - 1))); do
+    until test -e "$shared/rank_$rank"; do sleep 0.01; done
+    "$PYTHON" "$(dirname "$0")/ring.py" "$rank" "$2" $(cat "$shared/rank_$rank") &
+  done
+  wait
+  touch "$shared/end"
+fi
+until test -e "$shared/end"; do sleep 0.01; done
+"""
 failures = 0
 
 
-def judge(*words, limit=60):
+def judge(*words, limit=60, **environment):
     done = subprocess.run([sys.executable, LESSON / "judge.py", *words], capture_output=True, text=True,
-                          env={**os.environ, "LIMIT": str(limit * SLOWNESS)})
+                          env={**os.environ, "LIMIT": str(limit * SLOWNESS), **environment})
     return done.returncode, done.stdout + done.stderr
 
 
@@ -84,14 +140,57 @@ def expect_refused(words, says):
     expect(code == 2 and re.fullmatch(r"error: [^\n]*\n", text) and says in text, f"refused: {says}", [code, text])
 
 
+def expect_page(place):
+    """The first command of the page works in a fresh clone."""
+    command = re.search(r"^```sh\n(.*)", (LESSON / "README.md").read_text(encoding="utf-8"), re.MULTILINE)[1]
+    shutil.copytree(LESSON, place / "lessons/17_capstone")
+    done = subprocess.run(command, shell=True, cwd=place, capture_output=True, text=True)
+    expect((place / "exercises/my-ring/run").is_file(), "the first command of the page", [command, done.stderr])
+
+
+def expect_first_line(folder):
+    """A script that the system cannot start is said in one line."""
+    script = (folder / "run").read_text(encoding="utf-8")
+    for text in (script.replace("#!/bin/sh\n", ""), script.replace("\n", "\r\n")):
+        (folder / "run").write_text(text, encoding="utf-8", newline="")
+        code, text = judge(folder)
+        says = r"level 1 full: FAIL \| [^\n]*/run: cannot be started, [^\n]*: its first line must be #!/bin/sh or another"
+        expect(code == 1 and re.match(says, text) and "Traceback" not in text, "the first line of run", [code, text])
+    (folder / "run").write_text(script, encoding="utf-8")
+    (folder / "build").write_text("true\n", encoding="utf-8")
+    (folder / "build").chmod(0o755)
+    expect_refused([folder], "/build: cannot be started")
+    (folder / "build").unlink()
+
+
+def expect_kept(folder, place):
+    """The folders of a run, with KEEP alone, and the commands that start its ranks."""
+    place.mkdir()
+    judge(folder, TMPDIR=str(place))
+    expect(not list(place.iterdir()), "nothing is kept", list(place.iterdir()))
+    code, text = judge(folder, TMPDIR=str(place), KEEP="1")
+    results = sorted(place.glob("*/1-3/*/out/out.npy"))
+    expect(len(results) == 3 and len(list(place.glob("*/1-3/*/output.txt"))) == 3, "the folders are kept", [code, text])
+    for file in results:
+        file.unlink()
+    commands = re.findall(r"^ +(export PYTHON=.*|/.*/run \d 3 .* &)$", text, re.MULTILINE)
+    done = subprocess.run("\n".join([*commands, "wait"]), shell=True, capture_output=True, text=True)
+    expect(len(commands) == 4 and results == sorted(place.glob("*/1-3/*/out/out.npy")), "they start the ranks",
+           [text, done.stderr])
+
+
 with tempfile.TemporaryDirectory() as name:
     place = Path(name)
+    (place / "clone").mkdir()
+    expect_page(place / "clone")
     shutil.copytree(SOLUTIONS / "cpp", place / "solutions/cpp")  # it is compiled there
     expect_levels(place / "solutions/cpp", 5)
     shutil.copytree(LESSON / "start", place / "start")
     for language in ("python", "cpp") if LONG else ("python",):
         text = expect_levels(place / "start" / language, 0)
         expect("each rank attends to its own shard only" in text, "the start is named", [text])
+    expect_first_line(place / "start/python")
+    expect_kept(place / "start/python", place / "temporary")
     expect_refused([], "no folder")
     expect_refused([place], f"{place}/run: is not there")
     (place / "start/python/run").chmod(0o644)
@@ -100,12 +199,15 @@ with tempfile.TemporaryDirectory() as name:
         expect_levels(SOLUTIONS / "python", 5)
         right = (SOLUTIONS / "python/ring.py").read_text(encoding="utf-8")
         shutil.copytree(SOLUTIONS / "python", place / "wrong")
-        for lines, wrong, says in WRONG:
+        (place / "wrong/run").write_text(RANK_0_STARTS, encoding="utf-8")
+        expect_levels(place / "wrong", 5)
+        shutil.copy(SOLUTIONS / "python/run", place / "wrong/run")
+        for lines, wrong, says, *more in WRONG:
             expect(right.count(lines) == 1, f"the solution has {lines!r}", [])
             (place / "wrong/ring.py").write_text(right.replace(lines, wrong), encoding="utf-8")
             code, text = judge(place / "wrong", limit=2 if "no end" in says else 60)
             told = re.search(r"^level \d \w+: FAIL.*", text, re.MULTILINE)
             says = says.replace("2 s", f"{2 * SLOWNESS} s")
-            expect(code == 1 and told and told[0].startswith(says), says, [code, text])
+            expect(code == 1 and told and told[0].startswith(says) and all(words in text for words in more), says, [code, text])
 print(f"{failures} failures")
 sys.exit(1 if failures else 0)

@@ -42,7 +42,8 @@ def _error_table(cases: list[Evidence], precision: str) -> list[str]:
     rows = [("case", [f"{array} " for array in ARRAYS])]
     for one in cases:
         errors, tolerances = one.largest_errors(), one.yardstick.tolerances(precision)
-        cells = ["- " if array not in errors else "inf*" if not math.isfinite(errors[array])
+        cells = ["- " if array not in errors else "NaN*" if np.isnan(one.got[array]).any()
+                 else "inf*" if not math.isfinite(errors[array])
                  else f"{errors[array]:.1e}" + (" " if errors[array] <= tolerances[array] else "*") for array in ARRAYS]
         rows.append((one.problem.case.name, cells))
     width = max(len(name) for name, _ in rows)

@@ -131,10 +131,10 @@ class Search:
         exact = self._simulate(one, explanations, "float64")
         found = one.yardstick.residuals(one.got, exact, self.which, tolerances)
         no_hope = (found.median > _FAR_OFF) | (found.square > _NO_BETTER * self.right_squares[number])
-        wrong = np.flatnonzero(~(found.worst <= 1))
+        wrong = np.flatnonzero(~(found.worst <= 1) & ~no_hope)
         # Wrong results may be larger, and rounding moves them further. Where the mistake is an overflow, the rows that
         # do so are the evidence.
-        again = [explanations[i] for i in wrong if not no_hope[i] and not explanations[i].any_of("in_float")]
+        again = [explanations[i] for i in wrong if not explanations[i].any_of("in_float")]
         stored = dict(zip(again, self._simulate(one, again, self.precision)))
         for i in wrong:
             second, other = None, stored.get(explanations[i])
