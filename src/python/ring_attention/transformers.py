@@ -117,7 +117,7 @@ AttentionMaskInterface.register("ring", _mask)
 
 
 class _Layer(DynamicLayer):
-    """Of one layer, the keys and values of the tokens that this rank keeps, which are at `positions`."""
+    """The keys and values of one layer, for the tokens that this rank keeps, which are at `positions`."""
 
     def __init__(self, cache):
         super().__init__()

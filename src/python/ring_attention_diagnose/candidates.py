@@ -94,7 +94,7 @@ def _without_nan(gradients: Arrays) -> Arrays:
 
 
 def _loss(problem: Problem, forward: Explanation, moved: Arrays) -> float:
-    """That of the case with some other arrays, whose gradient with respect to out is dout."""
+    """The loss of the case with some other arrays; its gradient with respect to out is dout."""
     (found,) = forwards(problem.given(moved), [forward.rules()], forward.simulated_in("float64"))
     return (found.arrays["out"] * problem.dout).sum()
 
