@@ -40,7 +40,7 @@ commands() {
   done
   # All that these may call: what has no MPI and no GPU.
   find tests/support src/ring_attention/attention src/ring_attention/core src/ring_attention/cpu src/ring_attention/ring \
-    src/ring_attention/parallel -name '*.cpp' ! -name '*_kernel.cpp' ! -name '*staged*' ! -name '*nccl*' \
+    src/ring_attention/parallel -name '*.cpp' ! -name '*_kernel.cpp' ! -name '*staged*' ! -name '*nccl*' ! -name '*cuda*' \
     -exec grep -L mpi {} + | while read -r source; do
     echo "-O1 -c $source -o $objects/library/$(echo "$source" | tr / _).o"
   done
