@@ -196,7 +196,8 @@ with tempfile.TemporaryDirectory() as name:
         copy.write_text(idea.replace(right, wrong), encoding="utf-8")
         # A machine that is too slow to reach the deadlock in that time gets the same words.
         code, lines = judge(copies, limit=2 if words == "deadlock" else 40)
-        said = re.search(words, lines[0]) if KERNEL else any(words in line for line in lines)
+        where = lines[-1:] if words in ("FAIL", "deadlock") else lines
+        said = re.search(words, lines[0]) if KERNEL else any(words in line for line in where)
         expect(code == 1 and said, f"`{wrong}` for `{right}`: {words}", [code, *lines])
         for mistake in named if HAS_NUMPY else ():
             expect(any(f": {mistake}" in line for line in lines), f"it is named: {mistake}", lines)
