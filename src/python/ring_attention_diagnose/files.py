@@ -174,6 +174,7 @@ def write_cases(problems: list[Problem], parallel: str, out: str) -> None:
     files = {f"{out}/{problem.case.name}/{name}.npy": array
              for problem in problems for name, array in problem.inputs().items()}
     for path in (*files, f"{out}/cases.json"):
+        _exists(path)  # a pipe there would wait for a reader
         with _one_line(path, "cannot be written", "check the directory, and the space on the disk"):
             if path in files:
                 np.save(path, files[path].astype(np.float32))
