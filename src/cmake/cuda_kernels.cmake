@@ -22,7 +22,8 @@ function(ring_attention_kernel_options target)
   target_include_directories(${target} PRIVATE "${RING_ATTENTION_SRC}")
   target_compile_options(${target} PRIVATE -lineinfo -Xptxas=-v "-Xcompiler=${warnings}"
                                            $<$<BOOL:${RING_ATTENTION_WERROR}>:-Werror=all-warnings>)
-  set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON
+  # Kernels share names, and CMake has unity builds for CUDA from 3.31 on.
+  set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON UNITY_BUILD OFF
                         CUDA_COMPILER_LAUNCHER "sh;${RING_ATTENTION_SRC}/cmake/keep_ptxas_log.sh")
   set_property(GLOBAL APPEND PROPERTY RING_ATTENTION_CUDA_OBJECTS # with commas, for a test's command
                                       "$<JOIN:$<TARGET_OBJECTS:${target}>,$<COMMA>>")
