@@ -98,6 +98,8 @@ else()
   set(gpu SOURCES ${python_without_gpu_sources} LIBRARIES ring_attention::ring_attention)
 endif()
 ring_attention_python_package(ring_attention_python "${PROJECT_BINARY_DIR}/python" ${gpu})
+# PyTorch brings a CUDA runtime, and often a C++ library, of its own: what is linked into the module stays apart from them.
+target_link_options(ring_attention_python PRIVATE $<$<PLATFORM_ID:Linux>:LINKER:--exclude-libs,ALL>)
 
 # For `pip install .`, which installs this component alone (pyproject.toml).
 install(TARGETS ring_attention_python LIBRARY DESTINATION ring_attention COMPONENT python EXCLUDE_FROM_ALL)
