@@ -285,8 +285,9 @@ def schedule(options):
         for dim in (128, 64):
             for causal in (False, True):
                 yield "attention", (problem(lengths[0], dim, causal), backward)
-    yield "ring", (problem(lengths[0], 128), 4)
-    yield "ring", (problem(lengths[0], 128, True), 4)
+    for seq in (lengths[0], 4 * lengths[0]):  # 2048 and 8192 tokens a rank
+        for causal in (False, True):
+            yield "ring", (problem(seq, 128, causal), 4)
     yield "multiprocessors", (problem(lengths[0], 128),)
     yield "attention", (problem(lengths[0], 128, kv_heads=HEADS // 8), False)
     for seq in lengths[1:]:
@@ -312,7 +313,7 @@ def text(results):
     lines.append(f"ceilings: bf16 GEMM {c['gemm_size']} {c['gemm_tflops']:.0f} TFLOP/s, copy {c['copy_bytes_per_second'] / 1e12:.2f} TB/s")
     for case in results["ring"]:
         whole = {name: figure[1] for name, figure in case["seconds"].items()}
-        n, mask = case["ranks"], "causal" if case["problem"]["causal"] else "full"
+        n, mask = case["ranks"], f"S = {case['problem']['seq']}, {'causal' if case['problem']['causal'] else 'full'}"
         for layout in ("contiguous", "zigzag"):
             slowest = max(whole[f"{layout}, rank {rank}"] for rank in range(n))
             lines.append(f"{n} virtual ranks, {mask}, {layout}: {whole[layout] / whole['one call']:.3f} of one call; "

@@ -30,7 +30,7 @@ def text(results):
         return "Not measured yet.\n"
     cases = [case for case in results["attention"] if case["problem"]["heads"] == case["problem"]["kv_heads"]]
     lengths = [case["problem"]["seq"] for case in cases]
-    seq = max(set(lengths), key=lengths.count)
+    seq = max(dict.fromkeys(lengths), key=lengths.count)  # the first of them, where several have as many
     cases = [case for case in cases if case["problem"]["seq"] == seq]
     kernels = list(dict.fromkeys(name for case in cases for name in case["tflops"]))
     machine, ceilings = results["machine"], results["ceilings"]

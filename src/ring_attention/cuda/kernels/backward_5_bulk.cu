@@ -2,8 +2,7 @@
 /// Kernel 5 of the backward: dQ goes through shared memory, and copies add it to device memory (backward_bulk.cuh). What
 /// changed since `wgmma-atomics`: the warps that multiply have no atomics.
 ///
-/// The kernel has not been timed on a GPU yet. Expects a dim of 72 to 128 that is a multiple of 8: for 64 columns a
-/// thread has no register left for it.
+/// Expects a dim of 72 to 128 that is a multiple of 8: for 64 columns a thread has no register left for it.
 #include "ring_attention/cuda/kernels/common/backward_dkdv_wgmma.cuh"
 
 namespace ring_attention::cuda {
