@@ -1,25 +1,21 @@
 """The generated parts of docs/diagnose.md and docs/sources.md, from src/python/ring_attention_diagnose/mistakes.tsv.
 
-tables.py                 writes the tables of mistakes, of public reports, and the counts of verdicts.tsv
+tables.py                 writes the tables of mistakes and of public reports
 tables.py --check         writes nothing; fails when a table is out of date, when a mutant that a line names is gone or
                           is not run, when no line names a mutant, or when docs/sources.md and the list disagree
 """
 
-import collections
 import csv
 import os
 import re
 import sys
 from pathlib import Path
 
-import verdicts_test
-
 SOURCE = Path(os.environ.get("RING_ATTENTION_SOURCE", Path(__file__).resolve().parents[2]))
 BUILD = Path(os.environ.get("RING_ATTENTION_BUILD", SOURCE / "build/release")).resolve()
 PAGE = SOURCE / "docs/diagnose.md"
 SOURCES = SOURCE / "docs/sources.md"
 LIST = SOURCE / "src/python/ring_attention_diagnose/mistakes.tsv"
-OUTCOMES = ("named", "group", "convention", "invisible", "unknown", "wrong")
 # Classes of tests/support/*mutants.hpp that are no mistakes.
 RIGHT_PARTS = {"BothWays", "EngineWithOwners", "EveryStepBackward", "EveryStepForward", "LseRules", "NoChange"}
 RIGHT_PARTS |= {"RightOwners", "StableJoin", "StableLseMerge", "TextbookJoin"}
@@ -94,71 +90,6 @@ def reports_table():
             if report and report[3]:
                 rows.append((source_link(source), row["says"], f"`{row['id']}`", lesson_link(row["lesson"])))
     return table(("report", "what is wrong", "mistake", "lesson"), sorted(rows, key=lambda row: row[0].lower()))
-
-
-def confusion(mode, ranks, placement, number_type, ulysses=1):
-    """Counts by outcome, and (outcome, trial, what was said of both passes)."""
-    rows = verdicts_test.rows_of(verdicts_test.TABLE)[f"{mode} {ranks} {placement} {number_type} {ulysses}"]
-    lines = [(cells[0], trial, f"{cells[1]} / {cells[2]}") for trial, cells in rows.items()]
-    return collections.Counter(outcome for outcome, *_ in lines), lines
-
-
-def jobs():
-    """(ranks, placement, type of the numbers, ranks of Ulysses)"""
-    for kind in ("float32", "bf16"):
-        for ranks in (3, 4, 2):
-            for placement in ("contiguous", "striped", "zigzag"):
-                yield ranks, placement, kind, 1
-    yield from ((4, "zigzag", "float32", 2), (6, "zigzag", "float32", 2), (3, "contiguous", "float32", 3))
-
-
-def confusion_tables():
-    """How many of the trials went how; and which mistakes do not show, in float32 and in both passes."""
-    counted = [
-        "| ranks | placement | numbers | " + " | ".join(OUTCOMES) + " |",
-        "|---|---|---|" + "---|" * len(OUTCOMES),
-    ]
-    unseen = {}
-    for ranks, placement, kind, ulysses in jobs():
-        counts, lines = confusion("known", ranks, placement, kind, ulysses)
-        what = f"{ranks}" + (f", U = {ulysses}" if ulysses > 1 else "")
-        counted.append(
-            f"| {what} | {placement} | {kind} | " + " | ".join(str(counts.get(word, 0)) for word in OUTCOMES) + " |"
-        )
-        hidden = [name for outcome, name, *_ in lines if outcome == "invisible" and "(" not in name]
-        if ranks == 3 and ulysses == 1:
-            for name in hidden:
-                unseen.setdefault(name, {}).setdefault(kind, []).append(placement)
-    lists = ["| mistake | does not show on 3 ranks, float32 | bf16 |", "|---|---|---|"]
-    for name, by_kind in unseen.items():
-        places = [
-            " and ".join(by_kind.get(kind, [])) if len(by_kind.get(kind, [])) < 3 else "all placements"
-            for kind in ("float32", "bf16")
-        ]
-        lists.append(f"| `{name}` | {places[0]} | {places[1]} |")
-    return "\n".join(counted), "\n".join(lists)
-
-
-def confusions_unlisted():
-    """The same for each mistake after it was taken out of the list: how many got the name of another one."""
-    counted, named = [], {}
-    for kind in ("float32", "bf16"):
-        for ranks in (3, 4):
-            for placement in ("contiguous", "striped", "zigzag"):
-                counts, lines = confusion("unlisted", ranks, placement, kind)
-                wrong, unknown = counts.get("wrong", 0), counts.get("unknown", 0)
-                share = f"{100 * wrong / (wrong + unknown):.1f} %"
-                counted.append((str(ranks), placement, kind, str(wrong + unknown), str(unknown), str(wrong), share))
-                for outcome, name, said, *_ in lines:
-                    if outcome == "wrong":
-                        said = said.removesuffix(" / (follows)").replace(" | ", "` or `")
-                        named.setdefault((name, said), []).append(f"{ranks} {placement} {kind}")
-    heading = ("ranks", "placement", "numbers", "wrong results", "unknown", "named", "share")
-    who = (
-        (f"`{name}`", f"`{said}`", str(len(where)), where[0] if len(where) == 1 else f"{where[0]} and others")
-        for (name, said), where in sorted(named.items())
-    )
-    return table(heading, counted) + "\n\n" + table(("taken out", "named", "jobs", "which"), who)
 
 
 def lesson_mutants():
@@ -236,10 +167,8 @@ def replaced(text, name, new):
 
 def main():
     old = {page: page.read_text(encoding="utf-8") for page in (PAGE, SOURCES)}
-    counted, unseen = confusion_tables()
     page = old[PAGE]
-    for name, table_of_name in (("mistakes", mistakes_table()), ("unseen", unseen_table()), ("confusion", counted),
-                                ("invisible", unseen), ("unlisted", confusions_unlisted())):
+    for name, table_of_name in (("mistakes", mistakes_table()), ("unseen", unseen_table())):
         page = replaced(page, name, table_of_name)
     new = {PAGE: page, SOURCES: replaced(old[SOURCES], "reports", reports_table())}
     if sys.argv[1:] == ["--check"]:

@@ -1,9 +1,9 @@
-"""What `ring_attention_diagnose` says of wrong rings, against verdicts.tsv: the verdicts of the first classifier, which
-was a simulator of its own, in C++.
+"""What `ring_attention_diagnose` says of wrong rings, against verdicts.tsv: a sample of the 8,319 verdicts of the first
+classifier, which was a simulator of its own, in C++. It has each mistake of the list in one job, and some of the pairs,
+of the mistakes that are not in the list and of those that were taken out of it.
 
-verdicts_test.py                      a few trials
-verdicts_test.py PART... long [FILE]  all trials of the parts that begin so, as "unlisted 3 zigzag". Each verdict is
-                                      appended to FILE, and trials that FILE has are skipped: it can be stopped
+verdicts_test.py       a few trials
+verdicts_test.py long  all trials of the table
 
 A verdict agrees when it is the same: a right ring that is called wrong, a mistake that is no longer named, one that gets
 another name and an unlisted one that gets a name fail. A part is kind, ranks, placement, type of the
@@ -32,7 +32,7 @@ QUICK = {
 def rows_of(path):
     """{part: {trial: the other cells}}. A line "# part" stands before its trials."""
     parts = {}
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+    for line in path.read_text(encoding="utf-8").splitlines():
         if line.startswith("trial\t"):
             continue
         if line.startswith("# "):
@@ -51,17 +51,6 @@ def complaint(wanted, got):
     return "" if got[2] == wanted[5] else f"conventions: {got[2]}, where the table has {wanted[5]}"
 
 
-def chosen(table, words):
-    """{part: names of trials}, and the file of verdicts that are there already."""
-    if "long" not in words:
-        return QUICK, None
-    file = next((word for word in words if word.endswith(".tsv")), None)
-    prefixes = tuple(word for word in words if word not in ("long", file)) or ("",)
-    known = rows_of(Path(file)) if file else {}
-    return {part: [trial for trial in trials if trial not in known.get(part, {})]
-            for part, trials in table.items() if part.startswith(prefixes)}, file
-
-
 def main():
     if importlib.util.find_spec("numpy") is None:
         print(f"skipped: {sys.executable} has no NumPy")
@@ -69,7 +58,7 @@ def main():
     import trials
 
     table = rows_of(TABLE)
-    parts, file = chosen(table, sys.argv[1:])
+    parts = table if sys.argv[1:] == ["long"] else QUICK
     wrong, count = 0, 0
     for part, names in parts.items():
         problems = trials.problems_of_part(part)
@@ -83,10 +72,6 @@ def main():
             if says:
                 wrong += 1
                 print(f"{part}: {name}: {says} (margins {' / '.join(margins)}; in the table {' / '.join(wanted[3:5])})")
-            if file:
-                with open(file, "a", encoding="utf-8") as out:
-                    print(f"# {part}", file=out)
-                    print(name, "differs" if says else "agrees", *got[:2], *margins, got[2], sep="\t", file=out)
     print(f"{count} trials, {wrong} differ")
     return 1 if wrong or not count else 0
 
