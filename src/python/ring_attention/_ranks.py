@@ -12,7 +12,7 @@ from . import _core
 from ._arrays import Gradients, Result, arrays_of, require_finite, scoring, takes_scoring, tile_of
 from ._attention import attention, merge
 from ._job import ranks_of, together
-from ._masks import OF_SEVERAL_INTERVALS, boundaries
+from ._masks import FARTHEST, MOST, OF_SEVERAL_INTERVALS, boundaries, integer, refuse_several_intervals
 from ._peers import limit
 
 _PLACEMENTS = ("contiguous", "striped", "zigzag")
@@ -42,9 +42,7 @@ class _Ring:
         self.arrays = arrays_of(q, stream)
         self.k, self.v = self.arrays.take("k", k), self.arrays.take("v", v)
         self.bias = None if bias is None else self.arrays.take("bias", bias, (2, 3, 4))
-        queries, keys = (int(tokens) for tokens in (seq if np.ndim(seq) else (seq, seq)))
-        if min(queries, keys) < 0:
-            raise ValueError(f"seq is {seq}: it must not be negative")
+        queries, keys = (integer("seq", tokens, 0) for tokens in (seq if hasattr(seq, "__len__") else (seq, seq)))
         _require_place(placement, parallel)
         _require_word("transport", transport, self.arrays.transports)
         if "nccl" in self.arrays.transports and getattr(ranks, "are_threads", False):
@@ -53,8 +51,9 @@ class _Ring:
             transport = "staged"
         _require_word("sink_gradient", sink_gradient, _SINK_GRADIENTS)
         self.scoring = scoring(self.arrays.heads, keys, **words)
-        self.division = _core.Division(ranks, queries, keys, placement, parallel, ulysses, transport, threads, limit(),
-                                       self.scoring, sink_gradient == "sum")
+        self.division = _core.Division(ranks, queries, keys, placement, parallel, integer("ulysses", ulysses, 1, MOST),
+                                       transport, integer("threads", threads, 0, MOST), limit(), self.scoring,
+                                       sink_gradient == "sum")
         if check:
             require_finite(self.arrays, q=self.arrays.q, k=self.k, v=self.v, bias=self.bias)
 
@@ -179,7 +178,8 @@ def trace(file, *, comm=None, group=None):
 
 def _held(ranks, seq, placement, parallel, ulysses, rank, same_bits, documents, q_offset):
     _require_place(placement, parallel)
-    ranges = ranks.token_ranges(seq, placement, parallel, ulysses, rank, tile_of(same_bits), boundaries(documents), q_offset)
+    ranges = ranks.token_ranges(integer("seq", seq, 0), placement, parallel, integer("ulysses", ulysses, 1, MOST), rank,
+                                tile_of(same_bits), boundaries(documents), integer("q_offset", q_offset, -FARTHEST))
     return np.concatenate([begin + stride * np.arange(count) for begin, stride, count in ranges] or
                           [np.arange(0)]).astype(np.int64)
 
@@ -198,15 +198,15 @@ def balanced(seq: int, ranks=None, *, ulysses=1, comm=None, group=None, **words)
     if ranks is None:
         ranks = ranks_of(comm, group).size // ulysses
     words.pop("sink", None)
-    return _core.balanced(seq, ranks, scoring(0, seq, **words))
+    return _core.balanced(integer("seq", seq, 0), integer("ranks", ranks, 1, MOST), scoring(0, seq, **words))
 
 
 def positions(seq: int, *, placement="zigzag", parallel="ring", ulysses=1, rank=None, same_bits=False, documents=None, q_offset=0,
               comm=None, group=None) -> np.ndarray:
     """The positions of the tokens that a rank holds, in the order of its shard. Default: this rank."""
     ranks = ranks_of(comm, group)
-    return _held(ranks, seq, placement, parallel, ulysses, ranks.rank if rank is None else rank, same_bits,
-                 documents, q_offset)
+    return _held(ranks, seq, placement, parallel, ulysses, ranks.rank if rank is None else integer("rank", rank, 0, ranks.size - 1),
+                 same_bits, documents, q_offset)
 
 
 def scatter(array, *, placement="zigzag", parallel="ring", ulysses=1, axis=-2, same_bits=False, documents=None, q_offset=0,
@@ -291,8 +291,7 @@ def decode(q, k_shard, v_shard, *, positions=None, sink=None, comm=None, group=N
     ranks = ranks_of(comm, group)
 
     def prepare():
-        if others := [word for word in OF_SEVERAL_INTERVALS if words.get(word) is not None]:
-            raise ValueError(f"{others[0]}: decode has the masks causal, window and documents")
+        refuse_several_intervals(words, "decode")
         return attention(q, k_shard, v_shard, positions=positions, sink=sink if ranks.rank == 0 else None, **words)
 
     mine, _ = together(ranks, "decode", prepare)
