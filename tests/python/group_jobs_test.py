@@ -41,6 +41,12 @@ class Torch(unittest.TestCase):
         self.assertIn("rank 0 has scale 1, rank 1 has scale 2", first[0])
         self.assertIn("rank 1: dropout is 2", first[1])
 
+    def test_a_group_that_is_none_or_is_missing_is_named(self):
+        for texts in of_torch(2, "groups"):
+            self.assertRegex(texts[0], "^TypeError: group is list: it must be a ProcessGroup or")
+            for text in texts[1:]:
+                self.assertRegex(text, "^ValueError: group: it is missing: torch.distributed has 2 ranks and MPI has 1")
+
     def test_a_group_may_be_a_part_of_the_ranks(self):
         ranks = of_torch(4, "parts")
         self.assertEqual([rank[:3] for rank in ranks], [(rank % 2, 2, True) for rank in range(4)])
@@ -59,10 +65,13 @@ class Torch(unittest.TestCase):
         self.assertLessEqual(script.count("\n"), 10)
         with tempfile.TemporaryDirectory() as folder:
             (Path(folder) / "script.py").write_text(script + "print(qkv.grad.abs().sum() > 0)\n", encoding="utf-8")
-            done = subprocess.run([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3",
-                                   f"{folder}/script.py"], capture_output=True, text=True, timeout=240, cwd=folder,
-                                  env={**harness.ENVIRONMENT, "GLOO_SOCKET_IFNAME": "lo"})
+            done = self.torchrun(3, folder)
         self.assertEqual((done.returncode, done.stdout.count("tensor(True)")), (0, 3), done.stderr)
+
+    def torchrun(self, size, folder):
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={size}", "script.py"]
+        return subprocess.run(command, capture_output=True, text=True, timeout=240, cwd=folder,
+                              env={**harness.ENVIRONMENT, "GLOO_SOCKET_IFNAME": "lo"})
 
     def ends(self, case):
         """The errors of the ranks of a job that must end by itself, except for those of rank 1."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import re
 
 import numpy as np
 
@@ -105,3 +106,23 @@ def set_intervals(words, prefix, blocks, sink_tokens, global_tokens, chunk, inte
             raise ValueError(f"intervals are {intervals.dtype} {list(intervals.shape)}: give integers [Sq, m, 2], begin and end of "
                              "m intervals of keys for each query")
         words.intervals = intervals.shape[1], intervals.ravel().tolist()
+
+
+_LIBRARYS = re.compile(r"mask\.(left|right|offset) (-?\d+)")
+
+
+def with_keywords(text):
+    """An error of the library, with the keywords for the members of its Mask."""
+    return _LIBRARYS.sub(_keyword_of, text)
+
+
+def _keyword_of(found):
+    member, number = found[1], int(found[2])
+    unlimited = number == (2**63 - 1) // 4  # Mask::unlimited
+    if member == "offset":
+        return f"q_offset {number}"
+    if member == "left":
+        return "no left side of window (None, or -1)" if unlimited else f"window=({number}, ...)"
+    if unlimited:
+        return "causal=False and no right side of window (None, or -1)"
+    return f"window=(..., {number})" if number else "causal=True, or window=(..., 0)"

@@ -11,7 +11,7 @@ import numpy as np
 from . import _core
 from ._arrays import Gradients, Result, arrays_of, require_finite, scoring, takes_scoring, tile_of
 from ._attention import attention, merge
-from ._job import ranks_of, together
+from ._job import calling, ranks_of, together
 from ._masks import FARTHEST, MOST, OF_SEVERAL_INTERVALS, boundaries, integer, refuse_several_intervals
 from ._peers import limit
 
@@ -94,9 +94,9 @@ def ring_attention(q_shard, k_shard, v_shard, *, seq, placement="zigzag", parall
             raise ValueError("kernel: it gets arrays of NumPy, and q is in the memory of a GPU")
         return ring
 
-    ranks = ranks_of(comm, group)
-    ring, _ = together(ranks, "ring_attention", prepare)
-    return ring.arrays.ring(ring.k, ring.v, ring.bias, ring.division, ring.scoring, _wrapped(kernel))
+    with calling(comm, group) as ranks:
+        ring, _ = together(ranks, "ring_attention", prepare)
+        return ring.arrays.ring(ring.k, ring.v, ring.bias, ring.division, ring.scoring, _wrapped(kernel))
 
 
 def _wrapped(kernel):
@@ -136,10 +136,10 @@ def ring_attention_backward(grad_out, q_shard, k_shard, v_shard, out, lse, *, se
             require_finite(ring.arrays, grad_out=grad, grad_lse=grad_rows)
         return ring, grad, ring.arrays.take("out", out), ring.arrays.take_rows("lse", lse), grad_rows
 
-    ranks = ranks_of(comm, group)
-    (ring, grad, result, statistic, grad_rows), _ = together(ranks, "ring_attention_backward", prepare)
-    return ring.arrays.ring_backward(grad, ring.k, ring.v, result, statistic, ring.bias, ring.division, ring.scoring, bias,
-                                     grad_rows)
+    with calling(comm, group) as ranks:
+        (ring, grad, result, statistic, grad_rows), _ = together(ranks, "ring_attention_backward", prepare)
+        return ring.arrays.ring_backward(grad, ring.k, ring.v, result, statistic, ring.bias, ring.division, ring.scoring,
+                                         bias, grad_rows)
 
 
 def wait(comm=None, group=None) -> None:
@@ -160,20 +160,21 @@ def trace(file, *, comm=None, group=None):
     that have this `comm` or `group` are written. Each rank writes to FILE.rankN until the block ends; if it ends with an exception,
     these files remain.
     """
-    ranks = ranks_of(comm, group)
-
     def prepare():
         return os.fspath(file)
 
-    path, _ = together(ranks, "trace", prepare)
-    ranks.trace(path)
+    call = calling(comm, group)
+    with call as ranks:
+        path, _ = together(ranks, "trace", prepare)
+        ranks.trace(path)
     try:
         yield
     except BaseException:
         ranks.drop_trace()
         raise
-    together(ranks, "the end of a trace", lambda: None)
-    ranks.end_trace()
+    with call:
+        together(ranks, "the end of a trace", lambda: None)
+        ranks.end_trace()
 
 
 def _held(ranks, seq, placement, parallel, ulysses, rank, same_bits, documents, q_offset):
@@ -216,8 +217,6 @@ def scatter(array, *, placement="zigzag", parallel="ring", ulysses=1, axis=-2, s
     For trying things out: rank 0 holds the whole array and sends one shard after the other. The whole call must end within
     RING_ATTENTION_TIMEOUT seconds (environment variable; default 60), because the last rank waits that long for its shard.
     """
-    ranks = ranks_of(comm, group)
-
     def prepare():
         _require_place(placement, parallel)
         if ranks.rank != 0:
@@ -233,16 +232,17 @@ def scatter(array, *, placement="zigzag", parallel="ring", ulysses=1, axis=-2, s
     def held(seq, of_rank):
         return _held(ranks, seq, placement, parallel, ulysses, of_rank, same_bits, documents, q_offset)
 
-    whole, whole_form = together(ranks, "scatter", prepare, form)
-    if ranks.rank == 0:
-        for other in range(1, ranks.size):
-            ranks.send(np.ascontiguousarray(whole.take(held(whole.shape[axis], other), axis)), other)
-        return np.ascontiguousarray(whole.take(held(whole.shape[axis], 0), axis))
-    dtype, shape = json.loads(whole_form)
-    shape[axis] = len(held(shape[axis], ranks.rank))
-    shard = np.empty(shape, dtype)
-    ranks.receive(shard, 0)
-    return shard
+    with calling(comm, group) as ranks:
+        whole, whole_form = together(ranks, "scatter", prepare, form)
+        if ranks.rank == 0:
+            for other in range(1, ranks.size):
+                ranks.send(np.ascontiguousarray(whole.take(held(whole.shape[axis], other), axis)), other)
+            return np.ascontiguousarray(whole.take(held(whole.shape[axis], 0), axis))
+        dtype, shape = json.loads(whole_form)
+        shape[axis] = len(held(shape[axis], ranks.rank))
+        shard = np.empty(shape, dtype)
+        ranks.receive(shard, 0)
+        return shard
 
 
 def gather(shard, *, seq, placement="zigzag", parallel="ring", ulysses=1, axis=-2, same_bits=False, documents=None, q_offset=0,
@@ -251,8 +251,6 @@ def gather(shard, *, seq, placement="zigzag", parallel="ring", ulysses=1, axis=-
 
     `seq`: tokens on all ranks together. lse has its tokens on axis -1. The time limit is the same as for `scatter`.
     """
-    ranks = ranks_of(comm, group)
-
     def held(of_rank):
         return _held(ranks, seq, placement, parallel, ulysses, of_rank, same_bits, documents, q_offset)
 
@@ -262,22 +260,23 @@ def gather(shard, *, seq, placement="zigzag", parallel="ring", ulysses=1, axis=-
             raise ValueError(f"shard is {part.dtype} {list(part.shape)} where {due} tokens on axis {axis} are due")
         return part
 
-    part, _ = together(ranks, "gather", prepare)
-    rest = list(part.shape)
-    rest[axis] = seq
-    ranks.begin(f"gather of {part.dtype} {rest}", "", "", limit())
-    if ranks.rank != 0:
-        ranks.send(part, 0)
-        return None
-    whole = np.empty(rest, part.dtype)
-    by_token = np.moveaxis(whole, axis, 0)
-    by_token[held(0)] = np.moveaxis(part, axis, 0)
-    for other in range(1, ranks.size):
-        rest[axis] = len(held(other))
-        piece = np.empty(rest, part.dtype)
-        ranks.receive(piece, other)
-        by_token[held(other)] = np.moveaxis(piece, axis, 0)
-    return whole
+    with calling(comm, group) as ranks:
+        part, _ = together(ranks, "gather", prepare)
+        rest = list(part.shape)
+        rest[axis] = seq
+        ranks.begin(f"gather of {part.dtype} {rest}", "", "", limit())
+        if ranks.rank != 0:
+            ranks.send(part, 0)
+            return None
+        whole = np.empty(rest, part.dtype)
+        by_token = np.moveaxis(whole, axis, 0)
+        by_token[held(0)] = np.moveaxis(part, axis, 0)
+        for other in range(1, ranks.size):
+            rest[axis] = len(held(other))
+            piece = np.empty(rest, part.dtype)
+            ranks.receive(piece, other)
+            by_token[held(other)] = np.moveaxis(piece, axis, 0)
+        return whole
 
 
 def decode(q, k_shard, v_shard, *, positions=None, sink=None, comm=None, group=None, **words) -> Result:
@@ -288,29 +287,28 @@ def decode(q, k_shard, v_shard, *, positions=None, sink=None, comm=None, group=N
     rank's keys), and is one of causal, window and documents. Returns (out, lse), the same on every rank. The time limit is
     the same as for `scatter`.
     """
-    ranks = ranks_of(comm, group)
-
     def prepare():
         refuse_several_intervals(words, "decode")
         return attention(q, k_shard, v_shard, positions=positions, sink=sink if ranks.rank == 0 else None, **words)
 
-    mine, _ = together(ranks, "decode", prepare)
-    ranks.begin(f"decode of {mine.out.dtype} {list(mine.out.shape)}", "", "", limit())
-    packed = np.concatenate([mine.out, mine.lse[..., np.newaxis]], -1)
-    if ranks.rank == 0:
-        parts = [mine]
-        for other in range(1, ranks.size):
-            part = np.empty_like(packed)
-            ranks.receive(part, other)
-            parts.append((part[..., :-1], part[..., -1]))
-        whole = merge(*parts)
-        packed = np.concatenate([whole.out, whole.lse[..., np.newaxis]], -1)
-        for other in range(1, ranks.size):
-            ranks.send(packed, other)
-    else:
-        ranks.send(packed, 0)
-        ranks.receive(packed, 0)
-    return Result(packed[..., :-1].copy(), packed[..., -1].copy())
+    with calling(comm, group) as ranks:
+        mine, _ = together(ranks, "decode", prepare)
+        ranks.begin(f"decode of {mine.out.dtype} {list(mine.out.shape)}", "", "", limit())
+        packed = np.concatenate([mine.out, mine.lse[..., np.newaxis]], -1)
+        if ranks.rank == 0:
+            parts = [mine]
+            for other in range(1, ranks.size):
+                part = np.empty_like(packed)
+                ranks.receive(part, other)
+                parts.append((part[..., :-1], part[..., -1]))
+            whole = merge(*parts)
+            packed = np.concatenate([whole.out, whole.lse[..., np.newaxis]], -1)
+            for other in range(1, ranks.size):
+                ranks.send(packed, other)
+        else:
+            ranks.send(packed, 0)
+            ranks.receive(packed, 0)
+        return Result(packed[..., :-1].copy(), packed[..., -1].copy())
 
 
 def all_reduce(array, *, comm=None, group=None) -> np.ndarray:
@@ -319,24 +317,23 @@ def all_reduce(array, *, comm=None, group=None) -> np.ndarray:
     For what is small, such as gradients of a small model: rank 0 adds, and sends the sum to each rank. The time limit
     is the same as for `scatter`.
     """
-    ranks = ranks_of(comm, group)
-
     def prepare():
         mine = np.array(array, order="C")
         if mine.dtype.kind not in "iuf":
             raise TypeError(f"array is {mine.dtype}: it must hold numbers")
         return mine
 
-    total, _ = together(ranks, "all_reduce", prepare)
-    ranks.begin(f"all_reduce of {total.dtype} {list(total.shape)}", "", "", limit())
-    if ranks.rank != 0:
-        ranks.send(total, 0)
-        ranks.receive(total, 0)
+    with calling(comm, group) as ranks:
+        total, _ = together(ranks, "all_reduce", prepare)
+        ranks.begin(f"all_reduce of {total.dtype} {list(total.shape)}", "", "", limit())
+        if ranks.rank != 0:
+            ranks.send(total, 0)
+            ranks.receive(total, 0)
+            return total
+        other = np.empty_like(total)
+        for rank in range(1, ranks.size):
+            ranks.receive(other, rank)
+            total += other
+        for rank in range(1, ranks.size):
+            ranks.send(total, rank)
         return total
-    other = np.empty_like(total)
-    for rank in range(1, ranks.size):
-        ranks.receive(other, rank)
-        total += other
-    for rank in range(1, ranks.size):
-        ranks.send(total, rank)
-    return total

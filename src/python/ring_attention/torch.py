@@ -143,7 +143,11 @@ def _name_of(comm, group):
         if isinstance(group, torch.distributed.ProcessGroup):
             return "named " + group.group_name
     kind, given = ("comm", comm) if group is None else ("group", group)
-    _ranks[f"{kind} {id(given)}"] = given
+    try:
+        _ranks[f"{kind} {id(given)}"] = given
+    except TypeError:  # such as a list, which no weak reference can name
+        numpy_api.rank(comm, group)  # its error says what is due
+        raise
     return f"{kind} {id(given)}"
 
 
