@@ -47,6 +47,16 @@ class Torch(unittest.TestCase):
             for text in texts[1:]:
                 self.assertRegex(text, "^ValueError: group: it is missing: torch.distributed has 2 ranks and MPI has 1")
 
+    def test_a_rank_that_comes_late_prints_nothing(self):
+        """PyTorch warns of each wait in its store that ends by its time limit."""
+        script = ("import time, torch\nfrom group_cases import attend\ntorch.distributed.init_process_group('gloo')\n"
+                  "for late in (0, 1, 0):\n    time.sleep(0.3 * (torch.distributed.get_rank() == late))\n"
+                  "    attend(torch.distributed.group.WORLD)\ntorch.distributed.destroy_process_group()\n")
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / "script.py").write_text(script, encoding="utf-8")
+            done = self.torchrun(2, folder)
+        self.assertEqual((done.returncode, done.stderr.count("[c10d] wait")), (0, 0), done.stderr)
+
     def test_a_group_may_be_a_part_of_the_ranks(self):
         ranks = of_torch(4, "parts")
         self.assertEqual([rank[:3] for rank in ranks], [(rank % 2, 2, True) for rank in range(4)])
