@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import operator
 import socket
@@ -113,6 +114,7 @@ class GroupRanks(_core.Group):
     def free(self):
         """The user has freed the communicator."""
         if not self.is_apart:  # apart: a message may still be under way
+            _of_mpi.discard(self)
             self._peers.free()
 
 
@@ -152,6 +154,7 @@ class threads:
 
 _known = {}  # of PyTorch's groups
 _making = {}
+_of_mpi = set()  # the GroupRanks of communicators of mpi4py
 
 
 @contextlib.contextmanager
@@ -199,9 +202,18 @@ def _attached(comm, mpi):
     """comm.Free() frees them."""
     if mpi not in _known:
         _known[mpi] = mpi.Comm.Create_keyval(delete_fn=lambda _comm, _key, ranks: ranks.free())
+        atexit.register(_leave, mpi)
+        mpi.COMM_SELF.Set_attr(mpi.Comm.Create_keyval(delete_fn=lambda *_: _leave(mpi)), True)  # a user's own MPI.Finalize()
     ranks = comm.Get_attr(_known[mpi])
     if ranks is None:
         with _one_makes(comm):
             ranks = GroupRanks(MpiPeers(comm))
             comm.Set_attr(_known[mpi], ranks)
+            _of_mpi.add(ranks)
     return ranks
+
+
+def _leave(mpi):
+    """After a call that has failed on this rank, MPI_Finalize may wait without end for a rank that has stopped."""
+    if (MpiPeers.kept or any(ranks.is_apart for ranks in _of_mpi)) and not mpi.Is_finalized():
+        MpiPeers.end_job(mpi.COMM_WORLD.rank, "a call failed on this rank and perhaps not on the others: this ends all ranks")
