@@ -70,8 +70,10 @@ class DictionaryParser {
     if (text.starts_with('>'))
       throw InputError(file_, "big-endian elements (" + quoted_for_message(text) + ") are not supported",
                        "save it with array.astype(array.dtype.newbyteorder('<'))");
+    const bool whole = text.size() == 3 && std::string_view("biu").find(text[1]) != std::string_view::npos;
     throw InputError(file_, "the dtype " + quoted_for_message(text) + " is not supported",
-                     "save it with array.astype('float32'), or 'float64'");
+                     whole ? "save it with array.astype('float32'), or with 'int64' where integers are wanted"
+                           : "save it with array.astype('float32'), or 'float64'");
   }
 
   void parse_order() {

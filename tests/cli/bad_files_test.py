@@ -225,6 +225,8 @@ class BadFilesTest(harness.CommandTest):
         for what, data, said in (
             ("missing", None, ("No such file",)),
             ("floating point", array((6, 1, 2), *(0.0, 1.0) * 6, dtype="<f8"), ("integers", "astype")),
+            *((dtype, npy.header((6, 1, 2), dtype) + bytes(12 * size), ("'int64' where integers are wanted",))
+              for dtype, size in (("|i1", 1), ("|u1", 1), ("<i2", 2), ("<u8", 8), ("|b1", 1))),
             ("two dimensions", array((6, 2), *(0, 1) * 6), ("is [6, 2] where [6, m, 2] is due",)),
             ("another length", array((5, 1, 2), *(0, 1) * 5), ("is [5, 1, 2] where [6, m, 2] is due",)),
             ("beyond the keys", array((6, 2, 2), *row * 5, 0, 1, 3, 7), ("query 5", "3:7", "6 keys")),

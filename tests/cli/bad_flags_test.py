@@ -115,6 +115,13 @@ class BadFlagsTest(harness.CommandTest):
                 self.assert_refused(self.run_ranks(ranks, "run", *words), *said)
                 self.assertEqual(self.files_in(), [])
 
+    def test_a_line_break_in_a_value(self):
+        for words in (("--placement", "a\nb"), ("--placement=\n",), ("--scale", "1\r\n2"), ("a\nb",)):
+            with self.subTest(words=words):
+                self.assert_refused(self.run_ranks(1, "run", *RANDOM, *words, launcher=False), "?")
+        files = ("--check", "--q", "no\nq.npy", "--k", "k.npy", "--v", "v.npy")
+        self.assert_refused(self.run_ranks(1, "run", *files, launcher=False), "no?q.npy: cannot be read")
+
     def test_a_world_of_another_size(self):
         self.run_well(3, "run", *RANDOM, "--expect-ranks", "3")
         self.assertEqual(self.run_well(3, "run", *RANDOM, "--np", "3").err, "--np is now --expect-ranks\n")

@@ -83,7 +83,15 @@ class Program(unittest.TestCase):
         ):
             with self.subTest(words):
                 self.refuse(words.split(), *says)
+        self.refuse(["cases", "--placement", "a\nb"], "a?b")
         self.assertEqual(os.listdir(), [])
+
+    def test_version(self):
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            self.assertEqual(main(["--version"]), 0)
+        self.assertRegex(out.getvalue(), r"\Aring-attention-diagnose \d+\.\d+\.\d+\n\Z")
+        self.refuse(["--version", "mine"], "not expected: --version")
 
     def test_cases_json(self):
         """Each file of hostile_cases.json in place of cases.json."""

@@ -108,7 +108,9 @@ TEST(NpyHeader, WhatIsNotSupportedNamesTheRemedy) {
   expect_dictionary_refused(with("'|O'"), "Python objects");
   expect_dictionary_refused(with("[('x', '<f4'), ('y', '<f8')]"), "structured dtype");
   expect_dictionary_refused(with("'<c16'"), "the dtype '<c16' is not supported");
-  expect_dictionary_refused(with("'|b1'"), "array.astype('float32')");
+  for (const char* whole : {"'|b1'", "'|i1'", "'|u1'", "'<i2'", "'<u2'", "'<u4'", "'<u8'"})
+    expect_dictionary_refused(with(whole),
+                              "array.astype('float32'), or with 'int64' where integers are wanted");
   expect_dictionary_refused(with("'<f4 with\na second line and more'"), "'<f4 with?a second line a...'");
   expect_dictionary_refused(with(std::string("'<f4\0'", 6)), "the dtype '<f4?' is not supported");
 }

@@ -185,7 +185,7 @@ class Values(unittest.TestCase):
     def test_masks_of_several_intervals_where_they_cannot_be(self):
         for wrong in ({"blocks": [(5, 3)]}, {"intervals": np.zeros((9, 1, 2), int)}, {"global_tokens": [(0, 1), (2, 3), (4, 5)]}):
             with self.assertRaisesRegex(ra.InputError, "^balanced: "):
-                ra.balanced(100, 4, causal=True, **wrong)
+                ra.balanced(100, 4, causal=True, window=(5, 0), **wrong)
         q, k, v, _ = arrays(2, 6, 4)
         with self.assertRaisesRegex(ValueError, "sink_tokens: decode has the masks"):
             ra.threads(1).run(lambda group: ra.decode(q, k, v, sink_tokens=2, window=(1, 0), group=group))
@@ -238,20 +238,25 @@ class Errors(unittest.TestCase):
         self.refused(ValueError, "documents are boundaries", q, k, v, documents=[0, 4])
         self.refused(ValueError, "documents are boundaries", q, k, v, documents=[0, 4, 3, 5])
         self.refused(ValueError, "window is", q, k, v, window=(1, 2, 3))
-        self.refused(ValueError, "window is", q, k, v, window=(-2, 0))
-        self.refused(ra.InputError, "blocks .*0:6 is no interval", q, k, v, prefix=6)
+        for wrong in ((-2, 0), (1.5, 2), (2**63, 0), (0, 2**53 + 1), 3, "ab"):
+            self.refused(ValueError, "window is .*: it must be ", q, k, v, window=wrong)
+        self.refused(ra.InputError, "blocks .*0:6 is no interval", q, k, v, causal=True, prefix=6)
         self.refused(ValueError, "prefix is 0", q, k, v, prefix=0)
-        self.refused(ra.InputError, "blocks .*2:4 begins before 3", q, k, v, blocks=[(0, 3), (2, 4)])
+        self.refused(ra.InputError, "blocks .*2:4 begins before 3", q, k, v, causal=True, blocks=[(0, 3), (2, 4)])
         self.refused(ValueError, "blocks: give a list", q, k, v, blocks=[0, 3])
         self.refused(ValueError, "blocks: give a list", q, k, v, blocks=[(0.0, 3.0)])
-        self.refused(ra.InputError, "global tokens: 3 runs", q, k, v, global_tokens=[(0, 1), (2, 3), (4, 5)])
+        self.refused(ra.InputError, "global tokens: 3 runs", q, k, v, chunk=2, global_tokens=[(0, 1), (2, 3), (4, 5)])
+        for word, given in (("prefix", 3), ("blocks", [(0, 2)]), ("sink_tokens", 2), ("global_tokens", [(0, 1)])):
+            self.refused(ValueError, f"{word} changes nothing without", q, k, v, **{word: given})
         rows = np.tile([[0, 1], [3, 4]], (5, 1, 1))
         self.refused(ValueError, "intervals are float64", q, k, v, intervals=rows * 1.0)
         self.refused(ValueError, r"intervals are int64 \[5, 2\]", q, k, v, intervals=rows[:, 0])
         self.refused(ra.InputError, "intervals: .*5 queries", q, k, v, intervals=rows[:4])
         self.refused(ra.InputError, "intervals of query 0: 0:1 begins before 4", q, k, v, intervals=rows[:, ::-1])
         self.refused(ra.InputError, "a whole mask", q, k, v, intervals=rows, chunk=3)
-        self.refused(ValueError, "positions: of masks", q, k, v, intervals=rows, positions=(range(5), range(5)))
+        for word, given in (("intervals", rows), ("prefix", 3), ("chunk", 2)):
+            self.refused(ValueError, f"{word}: attention with positions= has the masks causal, window and documents", q, k, v,
+                         causal=True, positions=(range(5), range(5)), **{word: given})
         self.refused(ValueError, "sink has 3 numbers for 2 query heads", q, k, v, sink=[1, 2, 3])
         self.refused(ValueError, "sink is NaN", q, k, v, sink=[1, np.nan])
         self.refused(ValueError, "dropout is 1", q, k, v, dropout=1)
@@ -263,6 +268,24 @@ class Errors(unittest.TestCase):
             given = {"grad_out": grad_out, "q": q, "k": k, "v": v, "out": out, "lse": lse, **spoilt}
             with self.assertRaisesRegex(ra.InputError, text):
                 ra.attention_backward(**given)
+
+    def test_a_whole_number_is_asked_for_by_name(self):
+        """Not taken as the whole number below it, nor an error of many lines by pybind11."""
+        q, k, v, _ = arrays(2, 5, 4)
+        for word in ("prefix", "sink_tokens", "chunk", "seed", "q_offset", "same_bits", "threads"):
+            for wrong in (1.5, 2**64, "a"):
+                with self.subTest(word=word, wrong=wrong):
+                    self.refused(ValueError, rf"^{word} is {wrong!r}: it must be a whole number from [^\n]*$", q, k, v,
+                                 causal=True, **{word: wrong})
+        for word in ("seq", "ulysses"):
+            with self.assertRaisesRegex(ra.AgreedError, f"{word} is 2.5: it must be a whole number"):
+                ra.threads(1).run(lambda group: ra.ring_attention(q, k, v, group=group, **{"seq": 5, word: 2.5}))
+        for wrong in (dict(seq=2.5), dict(seq=2**63), dict(seq=5, rank=1), dict(seq=5, q_offset=2**63)):
+            with self.assertRaisesRegex(ValueError, "it must be a whole number"):
+                ra.threads(1).run(lambda group: ra.positions(group=group, **wrong))
+        with self.assertRaisesRegex(ValueError, "positions: give "):
+            ra.attention(q, k, v, positions=(range(5), np.arange(5) + 0.5))
+        self.refused(ValueError, "intervals are uint64", q, k, v, intervals=np.full((5, 1, 2), 2**63, np.uint64))
 
     def test_nan_with_check(self):
         q, k, v, grad_out = arrays(2, 5, 4)

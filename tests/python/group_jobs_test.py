@@ -41,6 +41,22 @@ class Torch(unittest.TestCase):
         self.assertIn("rank 0 has scale 1, rank 1 has scale 2", first[0])
         self.assertIn("rank 1: dropout is 2", first[1])
 
+    def test_a_group_that_is_none_or_is_missing_is_named(self):
+        for texts in of_torch(2, "groups"):
+            self.assertRegex(texts[0], "^TypeError: group is list: it must be a ProcessGroup or")
+            for text in texts[1:]:
+                self.assertRegex(text, "^ValueError: group: it is missing: torch.distributed has 2 ranks and MPI has 1")
+
+    def test_a_rank_that_comes_late_prints_nothing(self):
+        """PyTorch warns of each wait in its store that ends by its time limit."""
+        script = ("import time, torch\nfrom group_cases import attend\ntorch.distributed.init_process_group('gloo')\n"
+                  "for late in (0, 1, 0):\n    time.sleep(0.3 * (torch.distributed.get_rank() == late))\n"
+                  "    attend(torch.distributed.group.WORLD)\ntorch.distributed.destroy_process_group()\n")
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / "script.py").write_text(script, encoding="utf-8")
+            done = self.torchrun(2, folder)
+        self.assertEqual((done.returncode, done.stderr.count("[c10d] wait")), (0, 0), done.stderr)
+
     def test_a_group_may_be_a_part_of_the_ranks(self):
         ranks = of_torch(4, "parts")
         self.assertEqual([rank[:3] for rank in ranks], [(rank % 2, 2, True) for rank in range(4)])
@@ -59,10 +75,13 @@ class Torch(unittest.TestCase):
         self.assertLessEqual(script.count("\n"), 10)
         with tempfile.TemporaryDirectory() as folder:
             (Path(folder) / "script.py").write_text(script + "print(qkv.grad.abs().sum() > 0)\n", encoding="utf-8")
-            done = subprocess.run([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3",
-                                   f"{folder}/script.py"], capture_output=True, text=True, timeout=240, cwd=folder,
-                                  env={**harness.ENVIRONMENT, "GLOO_SOCKET_IFNAME": "lo"})
+            done = self.torchrun(3, folder)
         self.assertEqual((done.returncode, done.stdout.count("tensor(True)")), (0, 3), done.stderr)
+
+    def torchrun(self, size, folder):
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={size}", "script.py"]
+        return subprocess.run(command, capture_output=True, text=True, timeout=240, cwd=folder,
+                              env={**harness.ENVIRONMENT, "GLOO_SOCKET_IFNAME": "lo"})
 
     def ends(self, case):
         """The errors of the ranks of a job that must end by itself, except for those of rank 1."""
@@ -107,6 +126,9 @@ class OverMpi4py:
         self.addCleanup(harness.ENVIRONMENT.pop, "RING_ATTENTION_TIMEOUT")
         done = harness.run(3, "group_mpi4py.py", "missing", python=self.python)
         self.assertIn(f"ring_attention: waited {limit:g} s for rank 2, which did not make this call", done.stdout)
+        done = harness.run(2, "group_mpi4py.py", "frozen", python=self.python)
+        self.assertEqual(done.returncode, 3, done.stderr)
+        self.assertIn("[rank 0] error: a call failed on this rank and perhaps not on the others", done.stderr)
         done = harness.run(3, "group_mpi4py.py", "stopped", python=self.python)
         self.assertNotEqual(done.returncode, 0)
         self.assertRegex(done.stderr, r"\[rank [02]\] error: nothing came from rank [012]: it has stopped")

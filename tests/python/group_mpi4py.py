@@ -46,6 +46,11 @@ elif case == "missing":
     MPI.COMM_WORLD.Abort(1)
 elif case == "stopped":
     attend(world, kernel=kernel)
+elif case == "frozen":  # between two calls
+    attend(world)
+    if world.rank == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    attend(world)
 elif case == "interrupted":
     try:
         attend(world, kernel=kernel)

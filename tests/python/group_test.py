@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import unittest
 from pathlib import Path
@@ -94,16 +95,41 @@ class Threads(unittest.TestCase):
                 with self.assertRaises(ra.AgreedError) as caught:
                     attend(group, **words)
                 texts.append(str(caught.exception))
+            for words in ({"causal": True}, {"window": (3, -1)}):
+                with self.assertRaises(ra.AgreedError) as caught:
+                    attend(group, **(words if group.rank else {}))
+                texts.append(str(caught.exception))
             with self.assertRaises(ra.AgreedError) as caught:
                 attend(group) if group.rank else ra.scatter(np.zeros((11, 1)), group=group)
             return [*texts, str(caught.exception), attend(group).out.shape]
 
         first, *others = ra.threads(3).run(work)
-        self.assertEqual(first[:4], others[0][:4])
-        self.assertEqual(others[0][:4], others[1][:4])
-        for text, part in zip(first, ("rank 0 has scale 1, rank 1 has scale 2", "rank 1: dropout is 2",
-                                      "transport is odd-even", "rank 0 has scatter, rank 1 has ring_attention")):
+        self.assertEqual([first[:6]] * 2, [other[:6] for other in others])
+        for text, part in zip(first, ("rank 0 has scale 1, rank 1 has scale 2", "rank 1: dropout is 2", "transport is odd-even",
+                                      "rank 0 has causal=False and no right side of window (None, or -1), rank 1 has causal=True",
+                                      "rank 0 has no left side of window (None, or -1), rank 1 has window=(3, ...)",
+                                      "rank 0 has scatter, rank 1 has ring_attention")):
             self.assertIn(part, text)
+
+    def test_one_thread_of_a_rank_makes_a_call_at_a_time(self):
+        """Of two threads, ranks could pair the calls in two ways: the second call is refused while the first one runs."""
+        def work(group):
+            def kernel(q, k, v, mask, scale):
+                def other_thread():
+                    with self.assertRaisesRegex(ra.Error, "another thread of this rank is in a call"):
+                        attend(group)
+                    refused.append(group.rank)
+
+                thread = threading.Thread(target=other_thread)
+                thread.start()
+                thread.join()
+                return ra.attention(q, k, v, scale=scale)
+
+            refused = []
+            got, due = attend(group, kernel=kernel), attend(group)
+            return len(refused), float(abs(got.out - due.out).max()) < 1e-12
+
+        self.assertEqual(ra.threads(2).run(work), [(2, True)] * 2)
 
     def test_no_rank_waits_without_end(self):
         os.environ["RING_ATTENTION_TIMEOUT"] = "0.3"

@@ -29,6 +29,21 @@ def errors(rank, group):
     yield [*texts, attend(group).out.shape]
 
 
+def groups(rank, group):
+    """The errors of calls whose group= is none, or is missing."""
+    from ring_attention.torch import ring_attention
+
+    q, k, v = torch.ones(3, 2, 5, 4)
+    texts = []
+    for call in (lambda: ring_attention(q, k, v, seq=10, group=[0, 1]), lambda: ring_attention(q, k, v, seq=10),
+                 lambda: ra.decode(*np.ones((3, 2, 5, 4))), lambda: ra.all_reduce(np.ones(3))):
+        try:
+            texts.append(call())
+        except Exception as error:
+            texts.append(f"{type(error).__name__}: {error}")
+    yield texts
+
+
 def traced(rank, group):
     """Names of the files that a trace leaves."""
     folder = [tempfile.mkdtemp()]

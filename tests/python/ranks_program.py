@@ -254,7 +254,7 @@ def errors():
     refused("array is object with 0 dimensions", lambda: ra.scatter(None))
     if last > 0:
         one_spoilt("the ranks disagree: rank 0 has queries 10 zigzag", seq=seq if not on_last else 11)
-        one_spoilt(f"rank 0 has mask.right 0, rank {last} has", causal=not on_last)
+        one_spoilt(f"rank 0 has causal=True, or window=(..., 0), rank {last} has causal=False", causal=not on_last)
         refused("the ranks disagree on the call: rank 0 has ring_attention, rank 1 has gather", lambda: (
             ra.ring_attention(good, good, good, seq=seq) if ra.rank() == 0 else ra.gather(good, seq=seq)))
         single = good.astype(np.float32)

@@ -129,6 +129,8 @@ def random_case(number, queries=None, keys=None):
         words["documents"] = [0, *map(int, inner), keys]
     elif number % 3 == 0:
         words.update(random_sets(np.random.default_rng(number), queries, keys))
+        if not ({"chunk", "intervals"} & words.keys() or words["causal"] and "sink_tokens" not in words):
+            words.setdefault("window", (7, 3))  # without it these sets change nothing
     if rng.random() < 0.3:
         words["alibi"] = True
     if rng.random() < 0.3:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import inspect
-import operator
 import sys
 from typing import NamedTuple
 
 import numpy as np
 
 from . import _core
-from ._masks import documents_of, set_intervals, window_of
+from ._masks import FARTHEST, are_positions, documents_of, integer, refuse_several_intervals, set_intervals, window_of
 
 
 class Result(NamedTuple):
@@ -249,10 +248,9 @@ def require_finite(arrays, **named):
 
 def tile_of(same_bits):
     """The tokens per tile for the keyword `same_bits`; 0: no tiles."""
-    tile = _core.default_tile if same_bits is True else operator.index(same_bits)
-    if tile < 0:
-        raise ValueError(f"same_bits is {same_bits}: it must be True, or the number of tokens of a tile")
-    return tile
+    if same_bits is False:
+        return 0
+    return _core.default_tile if same_bits is True else integer("same_bits", same_bits, 0, also=", the tokens of a tile, or True")
 
 
 def scoring(heads, keys, *, causal=False, window=None, documents=None, prefix=None, blocks=None, sink_tokens=None,
@@ -266,14 +264,14 @@ def scoring(heads, keys, *, causal=False, window=None, documents=None, prefix=No
         raise ValueError(f"softcap is {softcap}: it must be positive and finite, or None")
     if not 0 <= dropout < 1:
         raise ValueError(f"dropout is {dropout}: it must be from 0 to below 1")
-    if seed < 0:
-        raise ValueError("seed is negative")
     words = _core.Scoring()
     words.causal, words.window, words.documents = bool(causal), window_of(window), documents_of(documents, keys)
     words.alibi = bool(alibi)
-    words.scale, words.dropout, words.seed, words.sink = scale, float(dropout), int(seed), sink
+    words.scale, words.dropout, words.sink = None if scale is None else float(scale), float(dropout), sink
+    words.seed = integer("seed", seed, 0, (1 << 64) - 1)
     set_intervals(words, prefix, blocks, sink_tokens, global_tokens, chunk, intervals)
-    words.softcap, words.q_offset, words.same_bits = softcap, q_offset, tile_of(same_bits)
+    words.softcap, words.same_bits = softcap, tile_of(same_bits)
+    words.q_offset = None if q_offset is None else integer("q_offset", q_offset, -FARTHEST, also=", or None")
     return words
 
 
@@ -281,15 +279,15 @@ def scoring_here(arrays, k, bias, positions, words):
     """The keywords of a call on one process, checked. positions: None, or (of the queries, of the keys)."""
     if positions is None:
         return scoring(arrays.heads, arrays.tokens(k), **words)
+    refuse_several_intervals(words, "attention with positions=")
     how = scoring(arrays.heads, None, **words)
-    if how.blocks or how.sink_tokens or how.global_tokens or how.chunk or how.intervals:
-        raise ValueError("positions: of masks they go only with causal, window and documents")
-    both = [[int(position) for position in part] for part in positions]
+    both = [np.asarray(part) for part in positions]
     if not arrays.takes_positions or bias is not None or how.same_bits:
         raise ValueError("positions: they go neither with a bias, nor with same_bits, nor with arrays of a GPU")
-    if [*map(len, both)] != [arrays.tokens(arrays.q), arrays.tokens(k)] or min(sum(both, [0])) < 0:
-        raise ValueError("positions: give (of the queries, of the keys), one number from 0 on for each token of q and of k")
-    how.positions, how.q_offset = both, words.get("q_offset") or 0
+    if [part.shape for part in both] != [(arrays.tokens(arrays.q),), (arrays.tokens(k),)] or any(
+            part.size and not (are_positions(part) and part.min() >= 0) for part in both):
+        raise ValueError("positions: give (of the queries, of the keys), one whole number from 0 on for each token of q and of k")
+    how.positions, how.q_offset = tuple(part.tolist() for part in both), how.q_offset or 0
     return how
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ._arrays import Gradients, Result, arrays_of, require_finite, scoring_here, takes_scoring
+from ._masks import MOST, integer
 
 
 @takes_scoring
@@ -22,7 +23,7 @@ def attention(q, k, v, *, bias=None, positions=None, threads=0, check=False, str
     how = scoring_here(arrays, k, bias, positions, words)
     if check:
         require_finite(arrays, q=arrays.q, k=k, v=v, bias=bias)
-    return arrays.attention(k, v, bias, how, threads)
+    return arrays.attention(k, v, bias, how, integer("threads", threads, 0, MOST))
 
 
 def merge(*parts) -> Result:
@@ -59,4 +60,4 @@ def attention_backward(grad_out, q, k, v, out, lse, *, grad_lse=None, bias=None,
     how = scoring_here(arrays, k, dense, positions, words)
     if check:
         require_finite(arrays, grad_out=grad_out, grad_lse=grad_lse, q=arrays.q, k=k, v=v, bias=dense)
-    return arrays.attention_backward(grad_out, k, v, out, lse, dense, how, threads, bias, grad_lse)
+    return arrays.attention_backward(grad_out, k, v, out, lse, dense, how, integer("threads", threads, 0, MOST), bias, grad_lse)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import operator
 import socket
 import sys
+import threading
 import time
 import zlib
 
@@ -22,7 +25,7 @@ class GroupRanks(_core.Group):
 
     def __init__(self, peers):
         super().__init__(peers)
-        self._peers, self._begun = peers, False
+        self._peers, self._begun, self.one_call = peers, False, threading.Lock()
         self.are_threads = getattr(peers, "are_threads", False)
 
     def begin(self, call, problem, news, timeout):
@@ -111,6 +114,7 @@ class GroupRanks(_core.Group):
     def free(self):
         """The user has freed the communicator."""
         if not self.is_apart:  # apart: a message may still be under way
+            _of_mpi.discard(self)
             self._peers.free()
 
 
@@ -139,6 +143,7 @@ class threads:
 
         def of_rank(_, comm):
             peers = ThreadPeers(comm)
+            peers.group_ranks = GroupRanks(peers)  # before a second thread could
             try:
                 return work(peers)
             finally:
@@ -148,6 +153,25 @@ class threads:
 
 
 _known = {}  # of PyTorch's groups
+_making = {}
+_of_mpi = set()  # the GroupRanks of communicators of mpi4py
+
+
+@contextlib.contextmanager
+def _one_makes(group):
+    """One thread makes the ranks of a group: all ranks make them together."""
+    mark = object()
+    if _making.setdefault(id(group), mark) is not mark:
+        raise two_threads()
+    try:
+        yield
+    finally:
+        del _making[id(group)]
+
+
+def two_threads():
+    return _core.Error("another thread of this rank is in a call of these ranks. All ranks make the same calls in the same order: "
+                       "make them in one thread, or give each thread a group of its own")
 
 
 def ranks_of(group):
@@ -163,9 +187,11 @@ def ranks_of(group):
                 raise TypeError(f"group is a DeviceMesh of {group.ndim} dimensions: give one of them, as mesh[\"cp\"]")
             group = group.get_group()
         if isinstance(group, torch.distributed.ProcessGroup):
-            if group not in _known:
-                _known[group] = GroupRanks(TorchPeers(group))
-            return _known[group]
+            ranks = _known.get(group)
+            if ranks is None:
+                with _one_makes(group):
+                    ranks = _known[group] = _known.get(group) or GroupRanks(TorchPeers(group))
+            return ranks
     if mpi is not None and isinstance(group, mpi.Intracomm):
         return _attached(group, mpi)
     raise TypeError(f"group is {type(group).__name__}: it must be a ProcessGroup or a dimension of a DeviceMesh of "
@@ -176,8 +202,18 @@ def _attached(comm, mpi):
     """comm.Free() frees them."""
     if mpi not in _known:
         _known[mpi] = mpi.Comm.Create_keyval(delete_fn=lambda _comm, _key, ranks: ranks.free())
+        atexit.register(_leave, mpi)
+        mpi.COMM_SELF.Set_attr(mpi.Comm.Create_keyval(delete_fn=lambda *_: _leave(mpi)), True)  # a user's own MPI.Finalize()
     ranks = comm.Get_attr(_known[mpi])
     if ranks is None:
-        ranks = GroupRanks(MpiPeers(comm))
-        comm.Set_attr(_known[mpi], ranks)
+        with _one_makes(comm):
+            ranks = GroupRanks(MpiPeers(comm))
+            comm.Set_attr(_known[mpi], ranks)
+            _of_mpi.add(ranks)
     return ranks
+
+
+def _leave(mpi):
+    """After a call that has failed on this rank, MPI_Finalize may wait without end for a rank that has stopped."""
+    if (MpiPeers.kept or any(ranks.is_apart for ranks in _of_mpi)) and not mpi.Is_finalized():
+        MpiPeers.end_job(mpi.COMM_WORLD.rank, "a call failed on this rank and perhaps not on the others: this ends all ranks")

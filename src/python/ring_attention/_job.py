@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import atexit
 import sys
+import threading
 import time
 
 from . import _core, _groups
+from ._masks import with_keywords
 from ._peers import limit
 
 _started = False
 _met = False  # have all ranks of the job?
 _prints = True  # does this rank print an error that all ranks of its latest call have?
+_core.Ranks.one_call = threading.Lock()  # as GroupRanks have one each: MPI takes calls of one thread
 
 
 def _start():
@@ -75,6 +78,35 @@ def ranks_of(comm, group=None):
         _core.meet(limit())
         _met = True
     return ranks
+
+
+def _require_no_group():
+    """The ranks of the job are those of MPI: a job of torch.distributed has its ranks by group= only."""
+    torch = sys.modules.get("torch.distributed")
+    if torch is not None and torch.is_available() and torch.is_initialized() and torch.get_world_size() > 1:
+        raise ValueError(f"group: it is missing: torch.distributed has {torch.get_world_size()} ranks and MPI has 1. Give "
+                         "group=torch.distributed.group.WORLD, or another group of this rank")
+
+
+class calling:
+    """The ranks of a call, for a `with` block that is the whole call."""
+
+    __slots__ = ("_ranks",)
+
+    def __init__(self, comm, group):
+        self._ranks = ranks_of(comm, group)
+        if comm is group is None and self._ranks.size == 1:
+            _require_no_group()
+
+    def __enter__(self):
+        if not self._ranks.one_call.acquire(blocking=False):
+            raise _groups.two_threads()
+        return self._ranks
+
+    def __exit__(self, kind, error, _trace):
+        self._ranks.one_call.release()
+        if kind is _core.AgreedError and "mask." in str(error):
+            raise kind(with_keywords(str(error))) from None
 
 
 def rank(comm=None, group=None) -> int:

@@ -129,14 +129,16 @@ class TorchPeers:
 
     def take(self, source, seconds):
         key = f"{source}>{self.rank}:{self._taken[source] + 1}"
-        try:
-            self._store.wait([key], datetime.timedelta(seconds=max(seconds, 0.001)))
-        except RuntimeError:  # DistStoreError is one
-            return None
+        begin = time.monotonic()
+        # Not store.wait(), which prints two lines of PyTorch when it ends without the key. This asks, and changes nothing.
+        while (text := self._store.compare_set(key, "?", "?")) == b"?":
+            waited = time.monotonic() - begin
+            if waited > seconds:
+                return None
+            time.sleep(min(max(waited / 20, 2e-5), 0.01))
         self._taken[source] += 1
-        text = self._store.get(key).decode()
         self._store.delete_key(key)
-        return text
+        return text.decode()
 
     def withdraw(self):
         self._store.set("withdrawn", "1")
@@ -152,7 +154,7 @@ class MpiPeers:
     """The ranks of a communicator of mpi4py, of any MPI: messages are mpi4py's own calls."""
 
     interrupt_ends = True  # the process: MPI still uses the memory of a call
-    _kept = []  # what MPI may still read and write after a failure
+    kept = []  # what MPI may still read and write after a failure
 
     def __init__(self, comm):
         self._mpi = sys.modules["mpi4py.MPI"]
@@ -160,7 +162,7 @@ class MpiPeers:
         self._comm, request = comm.Idup()
         self._sent = []
         if not self._poll(request.Test, limit()):
-            self._kept.append((self._comm, request))
+            self.kept.append((self._comm, request))
             raise TimeoutError(f"waited {limit():g} s for all ranks of group, whose first call this is: at least one is missing")
 
     @staticmethod
@@ -186,12 +188,16 @@ class MpiPeers:
             if self._poll(message.Test, limit()):
                 return
         except BaseException:
-            self._kept.append(message)
+            self.kept.append(message)
             raise
-        # MPI still uses the memory of this call, which cannot be left.
-        print(f"[rank {self.rank}] error: {_stopped(whom)}", file=sys.stderr, flush=True)
+        self.end_job(self.rank, _stopped(whom))  # MPI still uses the memory of this call, which cannot be left
+
+    @staticmethod
+    def end_job(rank, error):
+        sys.stdout.flush()
+        print(f"[rank {rank}] error: {error}", file=sys.stderr, flush=True)
         time.sleep(0.2)
-        self._mpi.COMM_WORLD.Abort(3)  # MPICH 4.0 hangs in that of a duplicate
+        sys.modules["mpi4py.MPI"].COMM_WORLD.Abort(3)  # MPICH 4.0 hangs in that of a duplicate
 
     def unite(self, memory):
         self.wait(("a rank of the group", self._comm.Iallreduce(self._mpi.IN_PLACE, [memory, self._mpi.BYTE], self._mpi.BOR)))

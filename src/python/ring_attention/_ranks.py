@@ -11,8 +11,8 @@ import numpy as np
 from . import _core
 from ._arrays import Gradients, Result, arrays_of, require_finite, scoring, takes_scoring, tile_of
 from ._attention import attention, merge
-from ._job import ranks_of, together
-from ._masks import OF_SEVERAL_INTERVALS, boundaries
+from ._job import calling, ranks_of, together
+from ._masks import FARTHEST, MOST, OF_SEVERAL_INTERVALS, boundaries, integer, refuse_several_intervals
 from ._peers import limit
 
 _PLACEMENTS = ("contiguous", "striped", "zigzag")
@@ -42,9 +42,7 @@ class _Ring:
         self.arrays = arrays_of(q, stream)
         self.k, self.v = self.arrays.take("k", k), self.arrays.take("v", v)
         self.bias = None if bias is None else self.arrays.take("bias", bias, (2, 3, 4))
-        queries, keys = (int(tokens) for tokens in (seq if np.ndim(seq) else (seq, seq)))
-        if min(queries, keys) < 0:
-            raise ValueError(f"seq is {seq}: it must not be negative")
+        queries, keys = (integer("seq", tokens, 0) for tokens in (seq if hasattr(seq, "__len__") else (seq, seq)))
         _require_place(placement, parallel)
         _require_word("transport", transport, self.arrays.transports)
         if "nccl" in self.arrays.transports and getattr(ranks, "are_threads", False):
@@ -53,8 +51,9 @@ class _Ring:
             transport = "staged"
         _require_word("sink_gradient", sink_gradient, _SINK_GRADIENTS)
         self.scoring = scoring(self.arrays.heads, keys, **words)
-        self.division = _core.Division(ranks, queries, keys, placement, parallel, ulysses, transport, threads, limit(),
-                                       self.scoring, sink_gradient == "sum")
+        self.division = _core.Division(ranks, queries, keys, placement, parallel, integer("ulysses", ulysses, 1, MOST),
+                                       transport, integer("threads", threads, 0, MOST), limit(), self.scoring,
+                                       sink_gradient == "sum")
         if check:
             require_finite(self.arrays, q=self.arrays.q, k=self.k, v=self.v, bias=self.bias)
 
@@ -95,9 +94,9 @@ def ring_attention(q_shard, k_shard, v_shard, *, seq, placement="zigzag", parall
             raise ValueError("kernel: it gets arrays of NumPy, and q is in the memory of a GPU")
         return ring
 
-    ranks = ranks_of(comm, group)
-    ring, _ = together(ranks, "ring_attention", prepare)
-    return ring.arrays.ring(ring.k, ring.v, ring.bias, ring.division, ring.scoring, _wrapped(kernel))
+    with calling(comm, group) as ranks:
+        ring, _ = together(ranks, "ring_attention", prepare)
+        return ring.arrays.ring(ring.k, ring.v, ring.bias, ring.division, ring.scoring, _wrapped(kernel))
 
 
 def _wrapped(kernel):
@@ -137,10 +136,10 @@ def ring_attention_backward(grad_out, q_shard, k_shard, v_shard, out, lse, *, se
             require_finite(ring.arrays, grad_out=grad, grad_lse=grad_rows)
         return ring, grad, ring.arrays.take("out", out), ring.arrays.take_rows("lse", lse), grad_rows
 
-    ranks = ranks_of(comm, group)
-    (ring, grad, result, statistic, grad_rows), _ = together(ranks, "ring_attention_backward", prepare)
-    return ring.arrays.ring_backward(grad, ring.k, ring.v, result, statistic, ring.bias, ring.division, ring.scoring, bias,
-                                     grad_rows)
+    with calling(comm, group) as ranks:
+        (ring, grad, result, statistic, grad_rows), _ = together(ranks, "ring_attention_backward", prepare)
+        return ring.arrays.ring_backward(grad, ring.k, ring.v, result, statistic, ring.bias, ring.division, ring.scoring,
+                                         bias, grad_rows)
 
 
 def wait(comm=None, group=None) -> None:
@@ -161,25 +160,27 @@ def trace(file, *, comm=None, group=None):
     that have this `comm` or `group` are written. Each rank writes to FILE.rankN until the block ends; if it ends with an exception,
     these files remain.
     """
-    ranks = ranks_of(comm, group)
-
     def prepare():
         return os.fspath(file)
 
-    path, _ = together(ranks, "trace", prepare)
-    ranks.trace(path)
+    call = calling(comm, group)
+    with call as ranks:
+        path, _ = together(ranks, "trace", prepare)
+        ranks.trace(path)
     try:
         yield
     except BaseException:
         ranks.drop_trace()
         raise
-    together(ranks, "the end of a trace", lambda: None)
-    ranks.end_trace()
+    with call:
+        together(ranks, "the end of a trace", lambda: None)
+        ranks.end_trace()
 
 
 def _held(ranks, seq, placement, parallel, ulysses, rank, same_bits, documents, q_offset):
     _require_place(placement, parallel)
-    ranges = ranks.token_ranges(seq, placement, parallel, ulysses, rank, tile_of(same_bits), boundaries(documents), q_offset)
+    ranges = ranks.token_ranges(integer("seq", seq, 0), placement, parallel, integer("ulysses", ulysses, 1, MOST), rank,
+                                tile_of(same_bits), boundaries(documents), integer("q_offset", q_offset, -FARTHEST))
     return np.concatenate([begin + stride * np.arange(count) for begin, stride, count in ranges] or
                           [np.arange(0)]).astype(np.int64)
 
@@ -198,15 +199,15 @@ def balanced(seq: int, ranks=None, *, ulysses=1, comm=None, group=None, **words)
     if ranks is None:
         ranks = ranks_of(comm, group).size // ulysses
     words.pop("sink", None)
-    return _core.balanced(seq, ranks, scoring(0, seq, **words))
+    return _core.balanced(integer("seq", seq, 0), integer("ranks", ranks, 1, MOST), scoring(0, seq, **words))
 
 
 def positions(seq: int, *, placement="zigzag", parallel="ring", ulysses=1, rank=None, same_bits=False, documents=None, q_offset=0,
               comm=None, group=None) -> np.ndarray:
     """The positions of the tokens that a rank holds, in the order of its shard. Default: this rank."""
     ranks = ranks_of(comm, group)
-    return _held(ranks, seq, placement, parallel, ulysses, ranks.rank if rank is None else rank, same_bits,
-                 documents, q_offset)
+    return _held(ranks, seq, placement, parallel, ulysses, ranks.rank if rank is None else integer("rank", rank, 0, ranks.size - 1),
+                 same_bits, documents, q_offset)
 
 
 def scatter(array, *, placement="zigzag", parallel="ring", ulysses=1, axis=-2, same_bits=False, documents=None, q_offset=0,
@@ -216,8 +217,6 @@ def scatter(array, *, placement="zigzag", parallel="ring", ulysses=1, axis=-2, s
     For trying things out: rank 0 holds the whole array and sends one shard after the other. The whole call must end within
     RING_ATTENTION_TIMEOUT seconds (environment variable; default 60), because the last rank waits that long for its shard.
     """
-    ranks = ranks_of(comm, group)
-
     def prepare():
         _require_place(placement, parallel)
         if ranks.rank != 0:
@@ -233,16 +232,17 @@ def scatter(array, *, placement="zigzag", parallel="ring", ulysses=1, axis=-2, s
     def held(seq, of_rank):
         return _held(ranks, seq, placement, parallel, ulysses, of_rank, same_bits, documents, q_offset)
 
-    whole, whole_form = together(ranks, "scatter", prepare, form)
-    if ranks.rank == 0:
-        for other in range(1, ranks.size):
-            ranks.send(np.ascontiguousarray(whole.take(held(whole.shape[axis], other), axis)), other)
-        return np.ascontiguousarray(whole.take(held(whole.shape[axis], 0), axis))
-    dtype, shape = json.loads(whole_form)
-    shape[axis] = len(held(shape[axis], ranks.rank))
-    shard = np.empty(shape, dtype)
-    ranks.receive(shard, 0)
-    return shard
+    with calling(comm, group) as ranks:
+        whole, whole_form = together(ranks, "scatter", prepare, form)
+        if ranks.rank == 0:
+            for other in range(1, ranks.size):
+                ranks.send(np.ascontiguousarray(whole.take(held(whole.shape[axis], other), axis)), other)
+            return np.ascontiguousarray(whole.take(held(whole.shape[axis], 0), axis))
+        dtype, shape = json.loads(whole_form)
+        shape[axis] = len(held(shape[axis], ranks.rank))
+        shard = np.empty(shape, dtype)
+        ranks.receive(shard, 0)
+        return shard
 
 
 def gather(shard, *, seq, placement="zigzag", parallel="ring", ulysses=1, axis=-2, same_bits=False, documents=None, q_offset=0,
@@ -251,8 +251,6 @@ def gather(shard, *, seq, placement="zigzag", parallel="ring", ulysses=1, axis=-
 
     `seq`: tokens on all ranks together. lse has its tokens on axis -1. The time limit is the same as for `scatter`.
     """
-    ranks = ranks_of(comm, group)
-
     def held(of_rank):
         return _held(ranks, seq, placement, parallel, ulysses, of_rank, same_bits, documents, q_offset)
 
@@ -262,22 +260,23 @@ def gather(shard, *, seq, placement="zigzag", parallel="ring", ulysses=1, axis=-
             raise ValueError(f"shard is {part.dtype} {list(part.shape)} where {due} tokens on axis {axis} are due")
         return part
 
-    part, _ = together(ranks, "gather", prepare)
-    rest = list(part.shape)
-    rest[axis] = seq
-    ranks.begin(f"gather of {part.dtype} {rest}", "", "", limit())
-    if ranks.rank != 0:
-        ranks.send(part, 0)
-        return None
-    whole = np.empty(rest, part.dtype)
-    by_token = np.moveaxis(whole, axis, 0)
-    by_token[held(0)] = np.moveaxis(part, axis, 0)
-    for other in range(1, ranks.size):
-        rest[axis] = len(held(other))
-        piece = np.empty(rest, part.dtype)
-        ranks.receive(piece, other)
-        by_token[held(other)] = np.moveaxis(piece, axis, 0)
-    return whole
+    with calling(comm, group) as ranks:
+        part, _ = together(ranks, "gather", prepare)
+        rest = list(part.shape)
+        rest[axis] = seq
+        ranks.begin(f"gather of {part.dtype} {rest}", "", "", limit())
+        if ranks.rank != 0:
+            ranks.send(part, 0)
+            return None
+        whole = np.empty(rest, part.dtype)
+        by_token = np.moveaxis(whole, axis, 0)
+        by_token[held(0)] = np.moveaxis(part, axis, 0)
+        for other in range(1, ranks.size):
+            rest[axis] = len(held(other))
+            piece = np.empty(rest, part.dtype)
+            ranks.receive(piece, other)
+            by_token[held(other)] = np.moveaxis(piece, axis, 0)
+        return whole
 
 
 def decode(q, k_shard, v_shard, *, positions=None, sink=None, comm=None, group=None, **words) -> Result:
@@ -288,30 +287,28 @@ def decode(q, k_shard, v_shard, *, positions=None, sink=None, comm=None, group=N
     rank's keys), and is one of causal, window and documents. Returns (out, lse), the same on every rank. The time limit is
     the same as for `scatter`.
     """
-    ranks = ranks_of(comm, group)
-
     def prepare():
-        if others := [word for word in OF_SEVERAL_INTERVALS if words.get(word) is not None]:
-            raise ValueError(f"{others[0]}: decode has the masks causal, window and documents")
+        refuse_several_intervals(words, "decode")
         return attention(q, k_shard, v_shard, positions=positions, sink=sink if ranks.rank == 0 else None, **words)
 
-    mine, _ = together(ranks, "decode", prepare)
-    ranks.begin(f"decode of {mine.out.dtype} {list(mine.out.shape)}", "", "", limit())
-    packed = np.concatenate([mine.out, mine.lse[..., np.newaxis]], -1)
-    if ranks.rank == 0:
-        parts = [mine]
-        for other in range(1, ranks.size):
-            part = np.empty_like(packed)
-            ranks.receive(part, other)
-            parts.append((part[..., :-1], part[..., -1]))
-        whole = merge(*parts)
-        packed = np.concatenate([whole.out, whole.lse[..., np.newaxis]], -1)
-        for other in range(1, ranks.size):
-            ranks.send(packed, other)
-    else:
-        ranks.send(packed, 0)
-        ranks.receive(packed, 0)
-    return Result(packed[..., :-1].copy(), packed[..., -1].copy())
+    with calling(comm, group) as ranks:
+        mine, _ = together(ranks, "decode", prepare)
+        ranks.begin(f"decode of {mine.out.dtype} {list(mine.out.shape)}", "", "", limit())
+        packed = np.concatenate([mine.out, mine.lse[..., np.newaxis]], -1)
+        if ranks.rank == 0:
+            parts = [mine]
+            for other in range(1, ranks.size):
+                part = np.empty_like(packed)
+                ranks.receive(part, other)
+                parts.append((part[..., :-1], part[..., -1]))
+            whole = merge(*parts)
+            packed = np.concatenate([whole.out, whole.lse[..., np.newaxis]], -1)
+            for other in range(1, ranks.size):
+                ranks.send(packed, other)
+        else:
+            ranks.send(packed, 0)
+            ranks.receive(packed, 0)
+        return Result(packed[..., :-1].copy(), packed[..., -1].copy())
 
 
 def all_reduce(array, *, comm=None, group=None) -> np.ndarray:
@@ -320,24 +317,23 @@ def all_reduce(array, *, comm=None, group=None) -> np.ndarray:
     For what is small, such as gradients of a small model: rank 0 adds, and sends the sum to each rank. The time limit
     is the same as for `scatter`.
     """
-    ranks = ranks_of(comm, group)
-
     def prepare():
         mine = np.array(array, order="C")
         if mine.dtype.kind not in "iuf":
             raise TypeError(f"array is {mine.dtype}: it must hold numbers")
         return mine
 
-    total, _ = together(ranks, "all_reduce", prepare)
-    ranks.begin(f"all_reduce of {total.dtype} {list(total.shape)}", "", "", limit())
-    if ranks.rank != 0:
-        ranks.send(total, 0)
-        ranks.receive(total, 0)
+    with calling(comm, group) as ranks:
+        total, _ = together(ranks, "all_reduce", prepare)
+        ranks.begin(f"all_reduce of {total.dtype} {list(total.shape)}", "", "", limit())
+        if ranks.rank != 0:
+            ranks.send(total, 0)
+            ranks.receive(total, 0)
+            return total
+        other = np.empty_like(total)
+        for rank in range(1, ranks.size):
+            ranks.receive(other, rank)
+            total += other
+        for rank in range(1, ranks.size):
+            ranks.send(total, rank)
         return total
-    other = np.empty_like(total)
-    for rank in range(1, ranks.size):
-        ranks.receive(other, rank)
-        total += other
-    for rank in range(1, ranks.size):
-        ranks.send(total, rank)
-    return total

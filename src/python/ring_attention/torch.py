@@ -21,7 +21,7 @@ import torch
 
 import ring_attention as numpy_api
 from ring_attention._arrays import tile_of
-from ring_attention._masks import pairs_of
+from ring_attention._masks import pairs_of, window_of
 
 __all__ = ["attention", "ring_attention", "scaled_dot_product_attention"]
 
@@ -56,7 +56,7 @@ def _call(which, arrays, bias, sink, documents, intervals, words, **more):
     named = dict(zip(_WORDS, words), bias=_array(bias), sink=_array(sink), intervals=_array(intervals), **more,
                  documents=None if documents is None else documents.tolist())
     for name in _PAIRS:
-        named[name] = np.reshape(np.array(named[name], np.int64), (-1, 2))
+        named[name] = np.reshape(named[name], (-1, 2)) if named[name] else None
     seq, ranks = named.pop("seq"), named.pop("ranks")
     named["placement"] = _placement_of(named["placement"])
     if not seq:
@@ -143,7 +143,11 @@ def _name_of(comm, group):
         if isinstance(group, torch.distributed.ProcessGroup):
             return "named " + group.group_name
     kind, given = ("comm", comm) if group is None else ("group", group)
-    _ranks[f"{kind} {id(given)}"] = given
+    try:
+        _ranks[f"{kind} {id(given)}"] = given
+    except TypeError:  # such as a list, which no weak reference can name
+        numpy_api.rank(comm, group)  # its error says what is due
+        raise
     return f"{kind} {id(given)}"
 
 
@@ -183,7 +187,7 @@ def _apply(q, k, v, bias, sink, documents, words):
     if "same_bits" in words:
         words["same_bits"] = tile_of(words["same_bits"])
     if words.get("window") is not None:
-        words["window"] = list(words["window"])
+        words["window"] = list(window_of(words["window"]))
     if isinstance(words.get("placement"), numpy_api._core.Placement):
         words["placement"] = _text_of(words["placement"])
     for name in _PAIRS:

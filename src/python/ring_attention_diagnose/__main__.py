@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from pathlib import Path
 
-from . import judged, problems_of
+from . import __version__, judged, problems_of
 from .files import MOST_SEED, read_results, write_cases
 from .placement import MOST_RANKS, PARTITIONS, PLACEMENTS, InputError
 
@@ -98,7 +99,9 @@ def main(words: list[str] | None = None) -> int:
     writes = words[:1] == ["cases"]
     try:
         code = 0
-        if "--help" in words or "-h" in words:
+        if words == ["--version"]:
+            print(name, __version__)
+        elif "--help" in words or "-h" in words:
             text = (Path(__file__).parent / ("cases_help.txt" if writes else "help.txt")).read_text(encoding="utf-8")
             print(text.replace("{name}", name), end="")
         else:
@@ -109,8 +112,8 @@ def main(words: list[str] | None = None) -> int:
             code = _cases(options) if writes else _diagnose(options, "--json" in words)
         sys.stdout.flush()
         return code
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
+    except InputError as error:  # it may quote what a user wrote, with a line break
+        print("error: " + re.sub(r"[\x00-\x1f\x7f]", "?", str(error)), file=sys.stderr)
     except OSError as error:  # of stdout: no more is written there when Python ends
         if not isinstance(error, BrokenPipeError):
             print(f"error: the output cannot be written: {error.strerror}", file=sys.stderr)

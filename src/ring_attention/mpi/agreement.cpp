@@ -1,5 +1,6 @@
 #include "ring_attention/mpi/agreement.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
@@ -60,6 +61,12 @@ void require_world_size(const Communicator& comm, Index promised) {
 
 namespace {
 
+/// An error may quote what a user wrote, such as a value or a file name with a line break.
+std::string one_line(std::string text) {
+  std::ranges::replace_if(text, [](unsigned char c) { return c < ' ' || c == 0x7f; }, '?');
+  return text;
+}
+
 /// `body` between initialise and finalise; the communicator must be gone before MPI_Finalize.
 int run_body(const std::function<int(const Communicator&)>& body) {
   const Communicator comm(MPI_COMM_WORLD);
@@ -68,12 +75,12 @@ int run_body(const std::function<int(const Communicator&)>& body) {
     check_mpi(MPI_Allreduce(MPI_IN_PLACE, &code, 1, MPI_INT, MPI_MAX, comm.handle()));
     return code;
   } catch (const AgreedError& error) {
-    if (comm.rank() == 0) std::fprintf(stderr, "error: %s\n", error.what());
+    if (comm.rank() == 0) std::fprintf(stderr, "error: %s\n", one_line(error.what()).c_str());
     return 2;
   } catch (const std::exception& error) {
     const bool no_memory = dynamic_cast<const std::bad_alloc*>(&error) != nullptr;
     std::fprintf(stderr, "[rank %d] error: %s\n", comm.rank(),
-                 no_memory ? out_of_memory(comm.rank()).c_str() : error.what());
+                 one_line(no_memory ? out_of_memory(comm.rank()) : error.what()).c_str());
     std::fflush(nullptr);
     // MPICH's launcher loses output that it has not read when a rank aborts: 1 message of 30 without this pause.
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
