@@ -47,13 +47,20 @@ EVERY_OTHER = """## Every other rank
 A wrong parcel travels on, so on many ranks most mistakes of a ring reach all of them. What is wrong on every other rank
 only stays where it arises, or there are few ranks:
 
-| cause | what is wrong | look at | lesson |
-|---|---|---|---|
-| one buffer in an odd/even hop | odd ranks receive before they have sent, and pass on what has just arrived. Without a mask ranks 0 and 2 of 3 are wrong, and rank 0 of 2; from 4 ranks on, all | a second buffer, and the swap after the hop | [05](../lessons/05_blocking_ring/README.md) |
-| one branch of an odd/even hop | the branch of the odd (or of the even) ranks lacks the swap or the wait, or names the wrong neighbour | both branches, on 3 ranks and on 4 | [05](../lessons/05_blocking_ring/README.md) |
-| an axis of 2 ranks: Ulysses or tensor parallel | even ranks have the first half of the heads and of a shard's tokens, odd ranks the second: positions of the shard instead of the slice, heads that are not returned | the same with 3 or 4 ranks on this axis: do the wrong ranks change? | [10](../lessons/10_ulysses_and_hybrid/README.md) |
-| two ranks on a machine or a device | they share a device, or only one of two devices gets its inputs | the same ranks in another order | [05](../lessons/05_blocking_ring/README.md) |
 """
+EVERY_OTHER_ROWS = (
+    ("one buffer in an odd/even hop",
+     "odd ranks receive before they have sent, and pass on what has just arrived. Without a mask ranks 0 and 2 of 3 are wrong, "
+     "and rank 0 of 2; from 4 ranks on, all", "a second buffer, and the swap after the hop", "05"),
+    ("one branch of an odd/even hop",
+     "the branch of the odd (or of the even) ranks lacks the swap or the wait, or names the wrong neighbour",
+     "both branches, on 3 ranks and on 4", "05"),
+    ("an axis of 2 ranks: Ulysses or tensor parallel",
+     "even ranks have the first half of the heads and of a shard's tokens, odd ranks the second: positions of the shard instead "
+     "of the slice, heads that are not returned",
+     "the same with 3 or 4 ranks on this axis: do the wrong ranks change?", "10"),
+    ("two ranks on a machine or a device", "they share a device, or only one of two devices gets its inputs",
+     "the same ranks in another order", "05"))
 
 
 def listed(words):
@@ -201,7 +208,8 @@ def page():
         for symptom in order:
             some = [m for m in groups[symptom] if (m.phase == "backward") == backward]
             lines += section(symptom, some, symptoms, jobs) if some else []
-    lines += [EVERY_OTHER]
+    lines.append(EVERY_OTHER + tables.table(("cause", "what is wrong", "look at", "lesson"),
+                                            ((*row, tables.lesson_link(lesson)) for *row, lesson in EVERY_OTHER_ROWS)) + "\n")
     hidden = [f"`{m.id}`" for m in MISTAKES.values() if m not in symptoms]
     if hidden:
         lines += [f"Not shown by these cases in the type of this page: {', '.join(hidden)}.", ""]
