@@ -19,9 +19,8 @@ struct Named {
 /// Equal but for rounding; a NaN equals a NaN.
 [[nodiscard]] inline bool same_numbers(const std::vector<double>& a, const std::vector<double>& b) {
   return std::ranges::equal(a, b, [](double x, double y) {
-    return std::isnan(x) || std::isnan(y)
-               ? std::isnan(x) && std::isnan(y)
-               : x == y || std::abs(x - y) <= 1e-5 * std::max(std::abs(x), std::abs(y));
+    if (!std::isfinite(x) || !std::isfinite(y)) return x == y || (std::isnan(x) && std::isnan(y));
+    return std::abs(x - y) <= 1e-5 * std::max(std::abs(x), std::abs(y));
   });
 }
 
