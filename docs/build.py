@@ -36,7 +36,7 @@ def copy_player(html):
 
 LESSONS = sorted(ROOT.glob("lessons/*/README.md"))
 OWN = [ROOT / "docs" / name for name in ("notation.md", "architecture.md", "parallelism.md", "python.md", "gpu.md",
-                                         "diagnose.md", "symptoms.md", "mistakes.md", "clusters.md", "sources.md",
+                                         "cpp.md", "diagnose.md", "symptoms.md", "mistakes.md", "clusters.md", "sources.md",
                                          "results.md", "CHANGELOG.md")]
 PAGES = [ROOT / "docs/mainpage.md", *LESSONS, *OWN]
 PAGES += [*ROOT.glob("lessons/*.md"), *ROOT.glob("lessons/*/[A-Z]*.md"), *ROOT.glob("lessons/*/*/README.md"),
@@ -60,6 +60,8 @@ def layout():
 <navindex>
 {tab("mainpage", "Ring Attention")}
 {tab("usergroup", "Lessons", "@ref lessons", lessons)}
+{tab("user", "The player", "player/index.html")}
+{tab("user", "From C++: what you call", "@ref public_api")}
 {"".join(map(page_tab, OWN))}
 {tab("usergroup", "Source", "", source)}
 </navindex>

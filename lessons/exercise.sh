@@ -49,8 +49,10 @@ end() { # exit code, words
   exit "$code"
 }
 
-# Has the mistake in the arrays of a small problem named, where a Python has NumPy.
+# Shows which mistake the program named; of 05 on, has the mistake in the arrays of a small problem named, where a Python
+# has NumPy.
 name_mistake() {
+  sed -n "s/^  mistake  /exercise $number: /p" "$output"
   case $number in
     05 | 06 | 08) small='--seq 24 --dim 16' ;;
     07) small='--seq 24 --dim 16 --block 8' ;;

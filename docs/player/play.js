@@ -115,8 +115,8 @@ const QUESTIONS = [
    "The square shows the step too few: a block of each rank's rows stays empty. With a hop too few the square is complete, "
    + "in both passes: all numbers are computed. But dK,dV of each rank end on the rank before it, one hop from their owner. "
    + "So a check of the output, or of dQ, passes; only a check of dK or dV fails."],
-  ["Eight ranks, no mask: Ulysses sends a quarter of the ring's bytes. Why does a ring still win where heads are few or the "
-   + "link is slow?",
+  ["Eight ranks, no mask: Ulysses sends a quarter of the ring's bytes. Why does a ring still win where heads are few, or "
+   + "steps are longer than hops?",
    "From the tables: 14336 bytes of a rank against 57344. But Ulysses cannot use more ranks than there are heads, 8 here "
    + "(or it must copy K,V heads), and in its exchanges every rank waits: nothing is computed meanwhile. The hops of a ring "
    + "travel while it computes, so what counts is not its bytes but whether a step is longer than a hop, as the two scenes "

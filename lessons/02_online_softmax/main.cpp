@@ -5,6 +5,7 @@
 #include "checks.hpp"
 #include "common/counted_row.hpp"
 #include "lse_checks.hpp"
+#include "named.hpp"
 
 using namespace ring_attention;
 using namespace ring_attention::lesson;
@@ -109,6 +110,7 @@ int online_softmax_lesson(int argc, char** argv) {
   lse_forms::check_chain(lesson, "sigmoid", sigmoid);
   lesson.heading("The agreement");
   check_agreement(lesson, row, move);
+  lesson::name_mistakes(lesson);
   return lesson.finish("softmax in two passes instead of three; any pieces of a row merge, in any order");
 }
 

@@ -2,6 +2,7 @@
 #include LESSON_IDEA
 
 #include "costs.hpp"
+#include "named.hpp"
 #include "ring_attention/attention/blockwise.hpp"
 #include "tiles.hpp"
 
@@ -81,6 +82,7 @@ int blockwise_attention_lesson(int argc, char** argv) {
   check_blocks(lesson, head, problem, block, choices);
   lesson.heading("The time");
   costs::show_time(lesson, dim, block, tiled);
+  lesson::name_mistakes(lesson);
   return lesson.finish("exact attention, one tile of scores at a time");
 }
 

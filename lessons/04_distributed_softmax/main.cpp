@@ -6,6 +6,7 @@
 #include "common/mpi_counter.hpp"
 #include "costs.hpp"
 #include "deadlock.hpp"
+#include "named.hpp"
 #include "ring_attention/ring/placement.hpp"
 #include "row.hpp"
 
@@ -80,6 +81,7 @@ int softmax_lesson(int argc, char** argv, const Communicator& comm) {
   if (!lesson.has_mutant() || lesson.mutant("small-messages"))
     show_deadlock(lesson, comm, lesson.mutant("small-messages") ? 1024 : 64 << 20);
   show_cost(lesson, comm, own, traffic);
+  lesson::name_mistakes(lesson, comm);
   return lesson.finish(
       format("%d ranks, %d scores: one softmax by a chain of N - 1 = %d messages and a broadcast",
              comm.size(), static_cast<int>(seq), comm.size() - 1));

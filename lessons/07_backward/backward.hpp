@@ -31,15 +31,16 @@ inline HeadGradients backward_by_hand(const MatrixMap<const double>& q, const Ma
   Vector<double> delta;
   for (Index i0 = 0; i0 < seq; i0 += block) {
     const Index rows = std::min(block, seq - i0);
-    delta.setZero(rows);  // one number a row: dO . O
+    delta.setZero(rows);  // one number a row
     for (Index i = 0; i < rows && !mistakes.no_delta; ++i) {
+      // delta = dO . O
       for (Index c = 0; c < out.cols(); ++c) delta[i] += grad_out(i0 + i, c) * out(i0 + i, c);
     }
 
     for (Index j0 = 0; j0 < i0 + rows; j0 += block) {  // tiles above the diagonal have P = 0
       const Index keys = std::min(block, seq - j0);
 
-      // forward: s = scale * q k^T and P = e^{s - lse}; both are computed again.
+      // forward: s = scale * q k^T and P; both are computed again.
       p.noalias() = q.middleRows(i0, rows) * k.middleRows(j0, keys).transpose();
       p *= scale;
       for (Index i = 0; i < rows; ++i) {
@@ -48,16 +49,20 @@ inline HeadGradients backward_by_hand(const MatrixMap<const double>& q, const Ma
         const auto row_lse = mistakes.tile_lse ? std::log(p.row(i).array().exp().sum()) : lse[i0 + i];
         for (Index j = 0; j < keys; ++j) p(i, j) = rescale(p(i, j), row_lse);
       }
-      // forward: O = P V; so now dV = P^T dO and dP = dO V^T.
+
+      // forward: O = P V
+      // So now dV = P^T dO and dP = dO V^T.
       d.v.middleRows(j0, keys).noalias() += p.transpose() * grad_out.middleRows(i0, rows);
       ds.noalias() = grad_out.middleRows(i0, rows) * v.middleRows(j0, keys).transpose();
 
-      // forward: P = softmax(s), row by row; so now dS = P * (dP - delta).
+      // forward: P = softmax(s), row by row
       for (Index i = 0; i < rows; ++i) {
+        // So now dS = P * (dP - delta).
         for (Index j = 0; j < keys; ++j) ds(i, j) = p(i, j) * (ds(i, j) - delta[i]);
       }
 
-      // forward: s = scale * q k^T; so now dQ = scale * dS K and dK = scale * dS^T Q.
+      // forward: s = scale * q k^T
+      // So now dQ = scale * dS K and dK = scale * dS^T Q.
       d.q.middleRows(i0, rows).noalias() += scale * ds * k.middleRows(j0, keys);
       const double key_scale = mistakes.missing_scale ? 1.0 : scale;
       d.k.middleRows(j0, keys).noalias() += key_scale * ds.transpose() * q.middleRows(i0, rows);

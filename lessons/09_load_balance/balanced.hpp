@@ -43,20 +43,20 @@ inline void show_balanced(Lesson& lesson) {
   constexpr int ranks = 8;
   Table table({"mask", "contiguous", "striped", "zigzag", "balanced", "K,V hops", "ranges"});
   bool near_the_bound = true, near_the_best = true;
-  std::vector<std::vector<double>> paths;
+  std::vector<std::vector<double>> finishes;
   const auto add_row = [&](const char* name, Index tokens, const Mask& mask) {
     std::vector<std::string> cells{name};
-    std::vector<double>& path = paths.emplace_back();
+    std::vector<double>& finish = finishes.emplace_back();
     const auto add = [&](const Placement& placement) {
       const Balance balance = balance_of(placement, mask);
-      path.push_back(balance.relative(balance.path));
-      cells.push_back(format("%.2f / %.2f", balance.relative(balance.busiest), path.back()));
+      finish.push_back(balance.relative(balance.finish));
+      cells.push_back(format("%.2f / %.2f", balance.relative(balance.busiest), finish.back()));
       return balance;
     };
     for (const PlacementKind kind : placement_kinds) (void)add({kind, tokens, ranks});
     const Balance balance = add(balanced(tokens, ranks, mask));
-    near_the_bound = near_the_bound && path.back() <= 1.08 * balance.relative(balance.bound);
-    near_the_best = near_the_best && path.back() <= 1.03 * std::ranges::min(path) + 1e-9;
+    near_the_bound = near_the_bound && finish.back() <= 1.08 * balance.relative(balance.bound);
+    near_the_best = near_the_best && finish.back() <= 1.03 * std::ranges::min(finish) + 1e-9;
     cells.push_back(format(
         "%.0f %%", 100.0 * static_cast<double>(balance.hops) / static_cast<double>(tokens * (ranks - 1))));
     cells.push_back(std::to_string(balance.ranges));
@@ -67,8 +67,8 @@ inline void show_balanced(Lesson& lesson) {
   prefix.sets = std::make_shared<const MaskSets>(MaskSets{.blocks = {{0, 4096}}});
   add_row("half a prefix", 8192, prefix);
   lesson.print(table);
-  lesson.record("balanced_path", paths);
-  lesson.check("balanced is within 8 % of what no deal of chunks can beat", near_the_bound);
+  lesson.record("balanced_finish", finishes);
+  lesson.check("balanced finishes within 8 % of what no deal of chunks can beat", near_the_bound);
   lesson.check("and within 3 % of the best of the other placements", near_the_best);
 }
 

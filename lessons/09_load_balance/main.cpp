@@ -130,8 +130,8 @@ int load_balance_lesson(int argc, char** argv, const Communicator& comm) {
       "Balanced: chunks of 64 tokens, dealt by a search. 4 ranks, 2048 tokens: the rank of each chunk");
   show_deals(lesson);
   lesson.heading(
-      "Balanced, 8 ranks, 8192 tokens: busiest rank / critical path, over an equal share, in tiles of 64 x "
-      "64");
+      "Balanced, 8 ranks, 8192 tokens: busiest rank / finish without a barrier, over an equal share of "
+      "tiles");
   show_balanced(lesson);
 
   lesson.heading(format("The agreement: %d tokens on %s, in natural order", static_cast<int>(seq),

@@ -3,6 +3,7 @@
 #include LESSON_IDEA
 
 #include "cost.hpp"
+#include "decimal.hpp"
 #include "job.hpp"
 #include "library.hpp"
 #include "state_checks.hpp"
@@ -157,6 +158,8 @@ int same_bits_lesson(int argc, char** argv) {
         "each number of ranks from 2 on has other bits than one rank",
         std::all_of(figures.begin() + 1, figures.end(), [](const auto& counts) { return counts[0] > 0; }));
     lesson.record("usual_differing", figures);
+    lesson.heading("In decimal: 6, 7 and 300 in two orders");
+    show_decimal(lesson);
     lesson.heading("What is nearly enough: elements of out, lse and dV that differ");
     show_mistakes(lesson, problems);
     show_doubles(lesson);

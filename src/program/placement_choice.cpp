@@ -37,7 +37,7 @@ PlacementChoice choose_placement(const DeviceOptions& options, const std::string
   for (const PlacementKind kind : {PlacementKind::contiguous, PlacementKind::zigzag}) {
     const Placements tokens = known(kind);
     const Balance balance = balance_of(tokens.queries, mask);
-    if (balance.path * 100 <= best.balance->path * 103 && balance.hops <= best.balance->hops)
+    if (balance.finish * 100 <= best.balance->finish * 103 && balance.hops <= best.balance->hops)
       return {tokens, balance};
   }
   return best;
@@ -52,10 +52,9 @@ PlacementChoice agreed_placement(const Communicator& comm, const DeviceOptions& 
 }
 
 std::string describe(const Balance& balance) {
-  return format(
-             "busiest rank %.2f, critical path %.2f of an equal share, and no deal is below %.2f; at most ",
-             balance.relative(balance.busiest), balance.relative(balance.path),
-             balance.relative(balance.bound)) +
+  return format("busiest rank %.2f, finish %.2f of an equal share, and no deal is below %.2f; at most ",
+                balance.relative(balance.busiest), balance.relative(balance.finish),
+                balance.relative(balance.bound)) +
          counted(balance.ranges, "range") + " a rank";
 }
 

@@ -36,7 +36,7 @@ struct PlacementChoice {
                                                const std::string& word, Index queries, Index keys, int ranks,
                                                const Mask& mask);
 
-/// `busiest rank 1.02, critical path 1.03 of an equal share, and no deal is below 1.00; at most 5 ranges a rank`.
+/// `busiest rank 1.02, finish 1.03 of an equal share, and no deal is below 1.00; at most 5 ranges a rank`.
 [[nodiscard]] std::string describe(const Balance& balance);
 
 }  // namespace ring_attention

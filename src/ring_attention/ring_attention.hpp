@@ -64,6 +64,9 @@ struct CUstream_st;
 
 namespace ring_attention {
 
+/// \addtogroup public_api
+/// @{
+
 /// A CUDA stream, cudaStream_t. Null is the default stream. (This header includes none of CUDA's.)
 using GpuStream = CUstream_st*;
 
@@ -144,7 +147,7 @@ struct AttentionState;
 ///   for the stream without a time limit, such as cudaStreamSynchronize.
 class Attention {
  public:
-  /// \param comm  still belongs to the caller, who may free it \throws InputError: see above
+  /// \param comm  still belongs to the caller, who may free it \throws InputError: as \ref public_api says
   explicit Attention(MPI_Comm comm, Options options = {});
   /// Over Peers, which outlive this object: no function of MPI is called. Of a GPU's arrays the peers move the bytes with
   /// Transport::staged, and with NCCL only the ids of its communicators; that has run with ranks that are processes alone.
@@ -216,16 +219,17 @@ class Attention {
 /// \param k, v     `[batch, kv_heads, tokens, dim]`: this rank's keys and values, in the order of
 ///                 `placement.keys.ranges(rank)`; kv_heads divides heads (grouped-query attention). In the memory of the
 ///                 host v may have another dim than q and k, on all ranks: that of the result
-/// \param placement  over the ranks of `comm`, or of one ring of a hybrid (see above; over 1 rank for Ulysses); a rank may
-///                 have no tokens (seq = 0, any pointer)
+/// \param placement  over the ranks of `comm`, or of one ring of a hybrid (as \ref public_api shows; over 1 rank for
+///                 Ulysses); a rank may have no tokens (seq = 0, any pointer)
 /// \param scoring  the same on all ranks; positions in it are global positions of the sequence. Seed, step and layer of
 ///                 the dropout are also the same on all ranks, because heads and positions are global.
 /// \param bias     `[batch or 1, heads or 1, tokens, S of the keys]`: a row for each query of this rank, a column for
 ///                 each key of the sequence in the order of positions; -inf hides a key. Without a bias:
 ///                 std::nullopt, on all ranks.
+/// \param options  how the call computes: threads, partition, the same bits (Options)
 /// \returns out, like q with the dim of v, and lse `[batch, heads, tokens, 1]`, the natural logarithm of sum e^s; the caller
 ///          owns them. A query that sees no key has out = 0 and lse = -inf; with sinks its lse is the sink of its head.
-/// \throws AgreedError, InputError, Error: see above
+/// \throws AgreedError, InputError, Error: as \ref public_api says
 ///
 /// q, k and v belong to the caller; the call reads them until it returns, and does not change them.
 /// Memory of a rank, in addition to the caller's arrays:
@@ -262,7 +266,8 @@ class Attention {
 ///
 /// \param kernel  on each rank the calling thread calls it once for the K,V of each rank that its queries see. An exception
 ///                that it throws on one rank passes through, and the caller must end the job.
-/// The options `threads` and `isa` have no effect. Memory: what the function needs, and its result a second time.
+/// \param options  as above; `threads` and `isa` have no effect
+/// Memory: what the function needs, and its result a second time.
 [[nodiscard]] AttentionResult<float> forward(MPI_Comm comm, const AttentionFunction<float>& kernel,
                                              View<const float> q, View<const float> k, View<const float> v,
                                              const Placements& placement, const Scoring& scoring,
@@ -279,6 +284,7 @@ class Attention {
 /// \returns dQ like q, dK and dV like k and v, each summed over the queries of all ranks; the gradient of the bias, like
 ///          the bias and summed over what broadcasts; and the gradient of the sinks, on every rank the sum over all ranks.
 ///          The caller owns them.
+/// \param options  the same as in `forward`
 ///
 /// For the other arguments, the errors, the ownership of arrays and the memory see `forward`.
 /// Messages: each rank sends at most N - 1 with K,V, and N with dK,dV (none of either when N = 1). Where U ranks share heads:
@@ -296,5 +302,7 @@ class Attention {
                                          View<const double> grad_out, const Placements& placement,
                                          const Scoring& scoring, const Options& options = {},
                                          std::optional<View<const double>> bias = {});
+
+/// @}
 
 }  // namespace ring_attention

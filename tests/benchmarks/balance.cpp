@@ -113,7 +113,7 @@ void print_search(Index seq, int ranks) {
     const double seconds = cpu_seconds() - cpu;
     const Balance balance = balance_of(placement, mask);
     std::printf("| %s, %lld tokens, %d ranks | %.2f s | %.2f s | %.3f | %lld |\n", word,
-                static_cast<long long>(seq), ranks, seconds, wall.count(), balance.relative(balance.path),
+                static_cast<long long>(seq), ranks, seconds, wall.count(), balance.relative(balance.finish),
                 static_cast<long long>(balance.ranges));
   }
 }
@@ -125,7 +125,7 @@ int main() {
   using namespace ring_attention;
   print_balance();
   std::printf(
-      "\n| search | CPU time | wall time | path over an equal share | ranges |\n|---|---|---|---|---|\n");
+      "\n| search | CPU time | wall time | finish over an equal share | ranges |\n|---|---|---|---|---|\n");
   print_search(16384, 8);
   print_search(131072, 16);
   print_search(1048576, 64);

@@ -56,7 +56,7 @@ class ParallelTest(harness.CommandTest):
             balance, rings = report["balance"], ranks // report["ulysses"]
             self.assertLessEqual(balance["tiles"] / rings, balance["bound"])
             self.assertLessEqual(balance["bound"], balance["busiest"])
-            self.assertLessEqual(balance["busiest"], balance["path"])
+            self.assertLessEqual(balance["busiest"], balance["finish"])
             tokens = [rank["tokens"] for rank in report["per_rank"]]
             self.assertEqual(sum(tokens), 700)
             if not words:
@@ -67,7 +67,7 @@ class ParallelTest(harness.CommandTest):
         for ranks, placement, chosen in ((4, "auto", "zigzag"), (1, "auto", "contiguous"), (2, "balanced", "balanced")):
             out = self.run_well(ranks, *words, placement, "--check").out
             self.assertIn(f"  ring    {chosen} placement", out)
-            self.assertRegex(out, r"\n  balance busiest rank \d\.\d\d, critical path \d\.\d\d of an equal share, and "
+            self.assertRegex(out, r"\n  balance busiest rank \d\.\d\d, finish \d\.\d\d of an equal share, and "
                                   r"no deal is below 1\.\d\d; at most \d+ ranges? a rank\n")
         self.assertNotIn("  balance ", self.run_well(2, *words, "zigzag", "--check").out)
 

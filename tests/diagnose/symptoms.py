@@ -42,9 +42,29 @@ symptom is that of this case. A mistake of both passes is described by its forwa
 [`ring-attention diagnose`](diagnose.md) compares all numbers, not only their places, and needs no table.
 """
 
+EVERY_OTHER = """## Every other rank
+
+A wrong parcel travels on, so on many ranks most mistakes of a ring reach all of them. What is wrong on every other rank
+only stays where it arises, or there are few ranks:
+
+"""
+EVERY_OTHER_ROWS = (
+    ("one buffer in an odd/even hop",
+     "odd ranks receive before they have sent, and pass on what has just arrived. Without a mask ranks 0 and 2 of 3 are wrong, "
+     "and rank 0 of 2; from 4 ranks on, all", "a second buffer, and the swap after the hop", "05"),
+    ("one branch of an odd/even hop",
+     "the branch of the odd (or of the even) ranks lacks the swap or the wait, or names the wrong neighbour",
+     "both branches, on 3 ranks and on 4", "05"),
+    ("an axis of 2 ranks: Ulysses or tensor parallel",
+     "even ranks have the first half of the heads and of a shard's tokens, odd ranks the second: positions of the shard instead "
+     "of the slice, heads that are not returned",
+     "the same with 3 or 4 ranks on this axis: do the wrong ranks change?", "10"),
+    ("two ranks on a machine or a device", "they share a device, or only one of two devices gets its inputs",
+     "the same ranks in another order", "05"))
+
 
 def listed(words):
-    words = list(words)
+    words = [word.replace("q", "Q").replace("k", "K").replace("v", "V") if word[0] == "d" else word for word in words]
     return words[0] if len(words) == 1 else ", ".join(words[:-1]) + " and " + words[-1]
 
 
@@ -57,12 +77,11 @@ def factor_of(got, want, job, case):
     ratio = ratios.mean()
     if abs(ratio - 1) < 1e-6:  # what is wrong has no right number to be compared with
         return ""
-    known = {"N, the number of ranks": job.ranks, "the square root of the dim": 1 / case.scale,
-             "the query heads of a group": case.group}
+    known = {"N, the number of ranks": job.ranks, "√D": 1 / case.scale, "g, the query heads per KV head": case.group}
     for word, number in known.items():
         for factor, side in ((number, "large"), (1 / number, "small")):
             if number != 1 and abs(ratio / factor - 1) < 1e-6:
-                return f"too {side} by the factor {word}"
+                return f"too {side} by a factor of {word}"
     return f"times {ratio:.3g}"
 
 
@@ -85,6 +104,8 @@ def place_of(wrong, job):
     ranks = [rank for rank, here in enumerate(shards) if tokens[here].any()]
     names = {tuple(range(job.ranks)): "on every rank", tuple(range(1, job.ranks)): "on every rank but 0",
              tuple(range(job.ranks - 1)): "on every rank but the last", (job.ranks - 1,): "on the last rank only"}
+    for first in (0, 1) if job.ranks > 3 else ():
+        names[tuple(range(first, job.ranks, 2))] = f"on every other rank, from rank {first} on"
     where = names.get(tuple(ranks), "on some ranks")
     rows = np.concatenate([tokens[shards[rank]] for rank in ranks])
     if rows.all():
@@ -169,7 +190,7 @@ def section(symptom, mistakes, symptoms, jobs):
     rows = ((f"`{m.id}`", m.says, next(iter(symptoms[m])) + job_text(jobs[m]), m.look, tables.lesson_link(m.lesson))
             for m in mistakes)
     heading = ("cause", "what is wrong", "from", "look at", "lesson")
-    lines = [f"### {symptom[0].upper()}{symptom[1:]}", "", tables.table(heading, rows), ""]
+    lines = [f"### {'O' if symptom[0] == 'o' else symptom[0]}{symptom[1:]}", "", tables.table(heading, rows), ""]
     return lines + next_lines(mistakes, symptoms)
 
 
@@ -187,6 +208,8 @@ def page():
         for symptom in order:
             some = [m for m in groups[symptom] if (m.phase == "backward") == backward]
             lines += section(symptom, some, symptoms, jobs) if some else []
+    lines.append(EVERY_OTHER + tables.table(("cause", "what is wrong", "look at", "lesson"),
+                                            ((*row, tables.lesson_link(lesson)) for *row, lesson in EVERY_OTHER_ROWS)) + "\n")
     hidden = [f"`{m.id}`" for m in MISTAKES.values() if m not in symptoms]
     if hidden:
         lines += [f"Not shown by these cases in the type of this page: {', '.join(hidden)}.", ""]

@@ -27,26 +27,41 @@ FROM_PREV_TO_NEXT = """ring.prev(), 0, comm.handle(),
           MPI_Isend(current.data(), length(owner), MPI_FLOAT, ring.next()"""
 FROM_NEXT_TO_PREV = FROM_PREV_TO_NEXT.replace("prev", "PREV").replace("next", "prev").replace("PREV", "next")
 
-# What a reader may well write: (in the idea, in its place, what the judge then says, and which mistake it names, if Python has
-# NumPy). What it says is a check that fails, as it tells this mistake from the others; "FAIL" where the mistake is named. Of a
+# What a reader may well write: (in the idea, in its place, what the judge then says, and which mistake it names; from 05 on, if
+# Python has NumPy). What it says is a check that fails, as it tells this mistake from the others; "FAIL" where the mistake is named. Of a
 # kernel, 11a to 11e, it is a regular expression.
 WRONG = {
-    "01": [("m = std::max(m, x[i])", "m = x[i]", "m from -1e4, scores near -10200: l = 0, the row is lost"),
-           ("l += term(x[i], m)", "l += std::exp(x[i] - m)", "all scores masked: p is 0"),
-           ("l != 0 ? term(x[i], m) / l", "l != 0 ? std::exp(x[i]) / l", "safe softmax of x, x - 1: the same bits for every x")],
-    "02": [("state.l * move(state.m, m)", "state.l", "lse agrees with Eigen in double: FAILED: beyond the tolerance"),
-           ("from == negative_infinity<T> ? T{0} : ", "", "p agrees with Eigen in double: FAILED: got is not finite"),
-           ("+ factor(score, m)", "+ factor(score, state.m)", "in random order: the same l, but for rounding: inf"),
-           ("b.l * factor(b.m, m)", "b.l", "a merged with b is b merged with a, to the bit")],
-    "03": [("keep * l + add", "l + add", "lse agrees with the dense reference in double: FAILED: beyond the tolerance"),
+    "01": [("m = std::max(m, x[i])", "m = x[i]", "m from -1e4, scores near -10200: l = 0, the row is lost",
+            "m is the last score, not the largest"),
+           ("l += term(x[i], m)", "l += std::exp(x[i] - m)", "all scores masked: p is 0", "l has no guard"),
+           ("l != 0 ? term(x[i], m) / l", "l != 0 ? std::exp(x[i]) / l", "safe softmax of x, x - 1: the same bits for every x",
+            "p is e^x / l, without m"),
+           ("m = std::max(m, x[i])", "m = std::max(std::max(m, x[i]), T{0})", "FAIL", "m starts at 0")],
+    "02": [("state.l * move(state.m, m)", "state.l", "lse agrees with Eigen in double: FAILED: beyond the tolerance",
+            "l is not moved when the maximum grows"),
+           ("state.l * move(state.m, m)", "state.l * move(m, m)", "FAIL", "l is not moved when the maximum grows, or m is updated before"),
+           ("std::exp(from - to)", "std::exp(to - from)", "FAIL", "the sign: e^{to - from}"),
+           ("from == negative_infinity<T> ? T{0} : ", "", "p agrees with Eigen in double: FAILED: got is not finite",
+            "no guard: -inf - (-inf) is NaN"),
+           ("+ factor(score, m)", "+ factor(score, state.m)", "in random order: the same l, but for rounding: inf",
+            "the term of the new score has the old maximum"),
+           ("b.l * factor(b.m, m)", "b.l", "a merged with b is b merged with a, to the bit",
+            "the second l is not moved")],
+    "03": [("keep * l + add", "l + add", "lse agrees with the dense reference in double: FAILED: beyond the tolerance",
+            "l is not moved when the maximum grows, o is"),
            ("(choices.move_o ? keep : 1) * o[d]", "o[d]",
-            "out agrees with the dense reference in double: FAILED: beyond the tolerance"),
-           ("    m = top;\n", "", "no tile skipped, with the guard: a masked tile changes no bit"),
-           ("m = std::max(m, s(a, b))", "m = s(a, b)", "lse agrees with the dense reference in double: FAILED: got is not finite")],
-    "04": [("if (rank > 0) check_mpi", "if (rank > 1) check_mpi", "p sums to 1 over all ranks: 1.14"),
-           ("state = choices.update(state, local);", "state = local;", "p sums to 1 over all ranks: 7.07"),
-           ("MPI_FLOAT, last, comm", "MPI_FLOAT, 0, comm", "p sums to 1 over all ranks: 8.06"),
-           ("MPI_Send(&state, 2", "MPI_Send(&state, 1", "messages of 8 bytes down the chain are N - 1: 3"),
+            "out agrees with the dense reference in double: FAILED: beyond the tolerance",
+            "o is not moved when the maximum grows, l is"),
+           ("    m = top;\n", "", "no tile skipped, with the guard: a masked tile changes no bit",
+            "m is not updated"),
+           ("m = std::max(m, s(a, b))", "m = s(a, b)", "lse agrees with the dense reference in double: FAILED: got is not finite",
+            "m is the last score of the row")],
+    "04": [("if (rank > 0) check_mpi", "if (rank > 1) check_mpi", "p sums to 1 over all ranks: 1.14", "rank 1 does not receive"),
+           ("state = choices.update(state, local);", "state = local;", "p sums to 1 over all ranks: 7.07",
+            "what a rank receives is not merged"),
+           ("MPI_FLOAT, last, comm", "MPI_FLOAT, 0, comm", "p sums to 1 over all ranks: 8.06", "the root of the broadcast is rank 0"),
+           ("MPI_Send(&state, 2", "MPI_Send(&state, 1", "messages of 8 bytes down the chain are N - 1: 3",
+            "a message is one number: l stays behind"),
            ("if (rank < last) check_mpi", "if (rank + 1 < last) check_mpi", "deadlock")],
     "05": [("ring.rank % 2 == 0", "true", "deadlock"),
            ("std::swap(current, incoming);", "", "FAIL", "every step uses the rank's own K,V"),
@@ -199,7 +214,7 @@ with tempfile.TemporaryDirectory() as name:
         where = lines[-1:] if words in ("FAIL", "deadlock") else lines
         said = re.search(words, lines[0]) if KERNEL else any(words in line for line in where)
         expect(code == 1 and said, f"`{wrong}` for `{right}`: {words}", [code, *lines])
-        for mistake in named if HAS_NUMPY else ():
+        for mistake in named if HAS_NUMPY or NUMBER < "05" else ():
             expect(any(f": {mistake}" in line for line in lines), f"it is named: {mistake}", lines)
     if LONG:
         copy.write_text(idea, encoding="utf-8")

@@ -91,10 +91,10 @@ std::vector<std::vector<Index>> tiles_one_by_one(const Placement& placement, con
 }
 
 struct Counted {
-  Index busiest = 0, path = 0, all = 0;
+  Index busiest = 0, finish = 0, all = 0;
 };
 
-/// The path by the recurrence of lesson 14, with hops that take no time.
+/// The finish by the recurrence of lesson 14, with hops that take no time.
 Counted count_one_by_one(const Placement& placement, const Mask& mask) {
   const auto tiles = tiles_one_by_one(placement, mask);
   Counted counted;
@@ -104,7 +104,7 @@ Counted count_one_by_one(const Placement& placement, const Mask& mask) {
     counted.all += sum;
   }
   const int ranks = placement.ranks();
-  counted.path = static_cast<Index>(plan::ring_seconds(
+  counted.finish = static_cast<Index>(plan::ring_seconds(
       ranks, ranks, ranks - 1,
       [&](int rank, int step) {
         return static_cast<double>(tiles[static_cast<std::size_t>(rank)][static_cast<std::size_t>(step)]);
@@ -141,19 +141,19 @@ void expect_balance(const std::string& name, const Mask& mask, int ranks) {
   const Counted found = count_one_by_one(placement, mask);
   const double bound = bound_one_by_one(S, ranks, mask);
   EXPECT_LE(static_cast<double>(found.busiest), 1.08 * bound);
-  EXPECT_LE(static_cast<double>(found.path), 1.08 * bound);
+  EXPECT_LE(static_cast<double>(found.finish), 1.08 * bound);
   for (const PlacementKind kind :
        {PlacementKind::contiguous, PlacementKind::striped, PlacementKind::zigzag}) {
     const Balance other = balance_of(Placement(kind, S, ranks), mask);
     EXPECT_LE(static_cast<double>(found.busiest), 1.03 * static_cast<double>(other.busiest))
         << ring_attention::name(kind);
-    EXPECT_LE(static_cast<double>(found.path), 1.03 * static_cast<double>(other.path))
+    EXPECT_LE(static_cast<double>(found.finish), 1.03 * static_cast<double>(other.finish))
         << ring_attention::name(kind);
   }
   expect_even(placement, balanced_chunk(S, ranks));
   const Balance balance = balance_of(placement, mask);
   EXPECT_EQ(balance.busiest, found.busiest);
-  EXPECT_EQ(balance.path, found.path);
+  EXPECT_EQ(balance.finish, found.finish);
   EXPECT_EQ(balance.tiles, found.all);
   EXPECT_EQ(balance.bound, static_cast<Index>(std::ceil(bound)));
   Index hops = 0;
@@ -192,7 +192,7 @@ TEST(Balance, OfPlacementsWithStridesIsCountedAsWell) {
       const Balance balance = balance_of(placement, mask);
       const Counted counted = count_one_by_one(placement, mask);
       EXPECT_EQ(balance.busiest, counted.busiest) << name;
-      EXPECT_EQ(balance.path, counted.path) << name;
+      EXPECT_EQ(balance.finish, counted.finish) << name;
     }
 }
 
@@ -212,7 +212,7 @@ TEST(Balance, AMaskWithAnOffset) {
   Mask mask = window(100);
   mask.offset = -300;  // the first queries see nothing
   const Balance balance = balance_of(balanced(2048, 4, mask), mask);
-  EXPECT_LE(balance.relative(balance.path), 1.35 * balance.relative(balance.bound));  // of 28 tiles each
+  EXPECT_LE(balance.relative(balance.finish), 1.35 * balance.relative(balance.bound));  // of 28 tiles each
   mask.documents = std::make_shared<const Documents>(std::vector<Index>{0, 100, 2048});
   EXPECT_THROW((void)balanced(2048, 4, mask, 128), InputError);
 }
@@ -241,7 +241,7 @@ TEST(Balance, OfTheSameBitsHoldsWholeTiles) {
       EXPECT_EQ(placement.pieces(), std::ssize(Tiling(tile, mask.documents).cuts(8000)) - 1) << tile;
       expect_even(placement, (documents ? 3 : 1) * balanced_chunk(8000, 5, tile));
       const Balance balance = balance_of(placement, mask);
-      EXPECT_LE(balance.relative(balance.path), 1.35 * balance.relative(balance.bound)) << tile;
+      EXPECT_LE(balance.relative(balance.finish), 1.35 * balance.relative(balance.bound)) << tile;
     }
 }
 

@@ -60,7 +60,7 @@ struct Prediction {
 /// sent round a ring.
 [[nodiscard]] std::vector<Prediction> llama_3_pipelines();
 
-/// The critical paths of lesson 09, by the recurrence and the closed form of the pairs.
+/// The ratios of lesson 09, by the recurrence and the closed form of the pairs: there finish and critical path are equal.
 [[nodiscard]] std::vector<Prediction> load_balance();
 
 /// All of the above.

@@ -21,9 +21,9 @@ constexpr const char* placements_notes = R"(Examples:
 
 A row of the table:
   busiest  tiles of the rank that computes most, relative to an equal share of all tiles that the mask leaves
-  path     tiles until the last rank has ended, where a rank waits for its neighbours, relative to the same
+  finish   when the last rank ends, in tiles, relative to the same: each rank waits for its two neighbours only
   hops     bytes of K,V over the ring, relative to N - 1 hops of all of them
-  ranges   runs of adjacent tokens of the rank that has the most: a GPU takes two of them in a launch)";
+  ranges   of the rank that has the most; a range is tokens at equal distances, and a GPU takes two in a launch)";
 
 Mask mask_of(const PlacementsOptions& options) {
   Mask mask = band_of(options.causal, options.window);
@@ -51,7 +51,7 @@ void placements_command(const PlacementsOptions& options) {
   const auto begin = std::chrono::steady_clock::now();
   const Placement searched = balanced(options.seq, ranks, mask);
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
-  Table table({"placement", "busiest", "path", "hops", "ranges"});
+  Table table({"placement", "busiest", "finish", "hops", "ranges"});
   Json json{{"seq", options.seq}, {"ranks", ranks}, {"search_seconds", seconds.count()}};
   Balance balance;
   for (const Placement& placement : {Placement(PlacementKind::contiguous, options.seq, ranks),
@@ -62,10 +62,10 @@ void placements_command(const PlacementsOptions& options) {
         ranks > 1 ? static_cast<double>(balance.hops) / static_cast<double>(options.seq) / (ranks - 1) : 0;
     const std::string word = name(placement.kind());
     table.row({word, format("%.2f", balance.relative(balance.busiest)),
-               format("%.2f", balance.relative(balance.path)), format("%.2f", hops),
+               format("%.2f", balance.relative(balance.finish)), format("%.2f", hops),
                std::to_string(balance.ranges)});
     json["placements"][word] = {{"busiest", balance.relative(balance.busiest)},
-                                {"path", balance.relative(balance.path)},
+                                {"finish", balance.relative(balance.finish)},
                                 {"hops", hops},
                                 {"ranges", balance.ranges}};
   }

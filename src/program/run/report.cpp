@@ -249,7 +249,7 @@ std::string to_json(const RunReport& report, const RunOptions& options) {
   if (!options.why.empty()) json["auto"] = options.why;
   if (const std::optional<Balance>& balance = report.balance)
     json["balance"] = {{"tiles", balance->tiles},     {"bound", balance->bound},
-                       {"busiest", balance->busiest}, {"path", balance->path},
+                       {"busiest", balance->busiest}, {"finish", balance->finish},
                        {"hop_tokens", balance->hops}, {"ranges", balance->ranges}};
   for (const RankReport& rank : report.ranks) json["per_rank"].push_back(rank_json(rank));
   // File names may hold bytes that are not UTF-8.

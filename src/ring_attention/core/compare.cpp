@@ -100,12 +100,16 @@ std::string element_name(const Shape& shape, Index element) {
 }
 
 std::string describe(const Comparison& c) {
+  const auto at = [&](const char* which) {
+    return format("; %s at %s: got %.9g, want %.9g", which, element_name(c.shape, c.worst).c_str(), c.got,
+                  c.want);
+  };
+  if (c.worst >= 0 && !(std::isfinite(c.got) && std::isfinite(c.want)))
+    return "FAILED: " + c.reason + at("the first");
   std::string line = format("max %.3g, mean %.3g, relative %.3g (norms: got %.6g, want %.6g)", c.max_error,
                             c.mean_error, c.relative_error, c.norm_got, c.norm_want);
   if (!c.ok) line = "FAILED: " + c.reason + "; " + line;
-  if (!c.ok && c.worst >= 0)
-    line +=
-        format("; worst at %s: got %.9g, want %.9g", element_name(c.shape, c.worst).c_str(), c.got, c.want);
+  if (!c.ok && c.worst >= 0) line += at("worst");
   return line;
 }
 

@@ -74,7 +74,7 @@ Balance balance_of(const Placement& placement, const Mask& mask) {
           static_cast<std::int32_t>(visible_tiles(mask, queries, placement.ranges(owner), side));
   }
   balance.busiest = work.busiest();
-  balance.path = std::ranges::max(work.ends());
+  balance.finish = std::ranges::max(work.ends());
   const std::vector<int> hops = work.hops();
   for (int owner = 0; owner < ranks; ++owner)
     balance.hops += hops[static_cast<std::size_t>(owner)] * placement.tokens(owner);

@@ -5,9 +5,9 @@
 ///
 /// The sequence is cut into chunks, and a search deals them to the ranks. The deal depends on the mask, the length and
 /// the number of ranks alone, so all ranks find the same one without a message. The search begins with the placements
-/// of ring/placement.hpp in whole chunks, and swaps chunks. Among the deals found whose critical path is at most 3 %
-/// longer than the shortest, it takes one with the fewest bytes over the ring, of these one with the fewest ranges,
-/// and of these one with the shortest path.
+/// of ring/placement.hpp in whole chunks, and swaps chunks. Among the deals found whose finish is at most 3 % later
+/// than the earliest, it takes one with the fewest bytes over the ring, of these one with the fewest ranges,
+/// and of these one with the earliest finish.
 ///
 /// A shard has up to 64 ranges. A GPU takes two of them in a launch (cuda::max_ranges), so a step of a ring makes up
 /// to 32 launches of a kernel, where a zigzag shard makes one.
@@ -43,7 +43,7 @@ struct Balance {
   Index bound =
       0;  ///< no balanced deal goes below it: an equal share, or the tiles of the heaviest chunk if that is more
   Index busiest = 0;  ///< of the rank that computes most
-  Index path = 0;     ///< until the last rank has ended, where a rank waits for its neighbours (lesson 14)
+  Index finish = 0;   ///< when the last rank ends, if a rank waits for its two neighbours only (lesson 14)
   Index hops = 0;     ///< tokens of K,V times the hops that they make over the ring
   Index ranges = 0;   ///< of the shard that has the most
 

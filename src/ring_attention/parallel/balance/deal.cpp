@@ -149,8 +149,8 @@ DealCost Deal::cost(bool whole) {
   Index sum = 0;
   for (std::size_t rank = 0; rank < ends.size(); ++rank) {
     sum += ends[rank];
-    if (ends[rank] <= cost.path) continue;
-    cost.path = ends[rank];
+    if (ends[rank] <= cost.finish) continue;
+    cost.finish = ends[rank];
     cost.last = static_cast<int>(rank);
   }
   const Index mean = sum / std::ssize(ends);

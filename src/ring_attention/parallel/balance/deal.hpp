@@ -35,7 +35,7 @@ class RingWork {
 
 /// What a deal costs; the search compares these in the order of its two phases.
 struct DealCost {
-  Index path = 0;     ///< tiles until the last rank of the ring has ended
+  Index finish = 0;   ///< when the last rank of the ring ends, in tiles
   Index squares = 0;  ///< of the distances of the ranks' ends from their mean
   int last = 0;       ///< a rank that ends last
   Index busiest = 0;  ///< tiles of the rank that computes most
@@ -60,7 +60,7 @@ class Deal {
 
   /// The ranks of two chunks change places. O(ranks + chunks)
   void swap(Index one, Index other);
-  /// O(ranks^2) \param whole  false: path and squares only
+  /// O(ranks^2) \param whole  false: finish and squares only
   [[nodiscard]] DealCost cost(bool whole);
   /// The cost after swap(one, other), which it does not make.
   [[nodiscard]] DealCost cost_of_swap(Index one, Index other, bool whole);

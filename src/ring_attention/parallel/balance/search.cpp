@@ -9,11 +9,11 @@
 namespace ring_attention {
 namespace {
 
-bool is_shorter(const DealCost& a, const DealCost& b) {
-  return std::tie(a.path, a.squares) < std::tie(b.path, b.squares);
+bool is_earlier(const DealCost& a, const DealCost& b) {
+  return std::tie(a.finish, a.squares) < std::tie(b.finish, b.squares);
 }
 bool is_cheaper(const DealCost& a, const DealCost& b) {
-  return std::tie(a.hops, a.ranges, a.path) < std::tie(b.hops, b.ranges, b.path);
+  return std::tie(a.hops, a.ranges, a.finish) < std::tie(b.hops, b.ranges, b.finish);
 }
 /// Adds the 3 % that a deal may cost more than the best.
 Index and_three_percent(Index tiles) { return tiles * 103 / 100; }
@@ -85,23 +85,23 @@ class Search {
     return found;
   }
 
-  /// Swaps that shorten the path.
+  /// Swaps that bring the finish forward.
   [[nodiscard]] Found shortened(const RankOfChunk& start) {
     Deal deal(chunks_, start, ranks_);
     DealCost cost = deal.cost(false);
-    for (Index trial = 0; trial < trials_ && cost.path > ideal_ + ideal_ / 512; ++trial) {
+    for (Index trial = 0; trial < trials_ && cost.finish > ideal_ + ideal_ / 512; ++trial) {
       const Index any = any_chunk(), other = any_chunk();
       const Index one = trial % 2 == 0 ? any : chunk_of(deal, cost.last, any);
       if (!may_swap(deal, one, other)) continue;
       const DealCost swapped = deal.cost_of_swap(one, other, false);
-      if (is_shorter(cost, swapped)) continue;
+      if (is_earlier(cost, swapped)) continue;
       deal.swap(one, other);
       cost = swapped;
     }
     return {deal.rank_of(), deal.cost(true)};
   }
 
-  /// Swaps that save bytes over the ring, or ranges. \param limit  of path and busiest
+  /// Swaps that save bytes over the ring, or ranges. \param limit  of finish and busiest
   [[nodiscard]] Found cheapened(const RankOfChunk& start, const DealCost& limit) {
     Deal deal(chunks_, start, ranks_);
     DealCost cost = deal.cost(true);
@@ -110,7 +110,8 @@ class Search {
       const Index one = trial % 2 == 0 ? any : behind_a_run(deal, other, any);
       if (!may_swap(deal, one, other)) continue;
       const DealCost swapped = deal.cost_of_swap(one, other, true);
-      if (swapped.path > limit.path || swapped.busiest > limit.busiest || is_cheaper(cost, swapped)) continue;
+      if (swapped.finish > limit.finish || swapped.busiest > limit.busiest || is_cheaper(cost, swapped))
+        continue;
       deal.swap(one, other);
       cost = swapped;
     }
@@ -150,7 +151,7 @@ class Search {
 
 const Found& shortest(const std::vector<Found>& found) {
   return *std::ranges::min_element(found,
-                                   [](const Found& a, const Found& b) { return is_shorter(a.cost, b.cost); });
+                                   [](const Found& a, const Found& b) { return is_earlier(a.cost, b.cost); });
 }
 
 /// The tokens that a rank may have: those of the contiguous deal, from the fewest to the most.
@@ -212,11 +213,11 @@ RankOfChunk best_deal(const ChunkTiles& chunks, int ranks, std::uint64_t seed) {
   for (const Found& start : known) found.push_back(search.shortened(start.rank_of));
 
   const DealCost best = shortest(found).cost;
-  DealCost limit{.path = and_three_percent(best.path), .busiest = best.busiest};
+  DealCost limit{.finish = and_three_percent(best.finish), .busiest = best.busiest};
   for (const Found& one : found) limit.busiest = std::min(limit.busiest, one.cost.busiest);
   limit.busiest = std::max(best.busiest, and_three_percent(limit.busiest));
   std::erase_if(found, [&](const Found& one) {
-    return one.cost.path > limit.path || one.cost.busiest > limit.busiest;
+    return one.cost.finish > limit.finish || one.cost.busiest > limit.busiest;
   });
   const auto cheapest = std::ranges::min_element(
       found, [](const Found& a, const Found& b) { return is_cheaper(a.cost, b.cost); });
