@@ -135,18 +135,17 @@ View<const T> bias_with(With what, const Setting& setting) {
 }
 
 /// With a dropout the lse is compared, with a bias the result.
+template <class T>
 void forward_with(benchmark::State& state, const Setting& setting, With what) {
-  const Arrays<float>& arrays = arrays_of<float>(setting);
+  const Arrays<T>& arrays = arrays_of<T>(setting);
   const Scoring scoring = scoring_with(what, arrays);
-  const View<const float> bias = bias_with<float>(what, setting);
-  AttentionResult<float> got;
+  const View<const T> bias = bias_with<T>(what, setting);
+  AttentionResult<T> got;
   const auto call = [&] {
-    got =
-        attention_forward<float>(arrays.q, arrays.k, arrays.v, scoring, with_threads(setting.threads), bias);
+    got = attention_forward<T>(arrays.q, arrays.k, arrays.v, scoring, with_threads(setting.threads), bias);
   };
   call();
-  if (!(what == With::dropout ? close<float>(got.lse, arrays.want.lse)
-                              : close<float>(got.out, arrays.want.out)))
+  if (!(what == With::dropout ? close<T>(got.lse, arrays.want.lse) : close<T>(got.out, arrays.want.out)))
     return state.SkipWithError("its result is wrong");
   for (auto _ : state) call();
   state.counters["flop"] = 4 * setting.pairs(false);
@@ -248,13 +247,17 @@ void add_all() {
         add("fast_backward_causal" + where, backward<float>, setting, With::causal);
         if (seq <= 4096) {
           for (const auto& [what, suffix] : {std::pair{With::dropout, "_dropout"}, {With::bias, "_bias"}}) {
-            add("fast_forward" + (suffix + where), forward_with, setting, what);
+            add("fast_forward" + (suffix + where), forward_with<float>, setting, what);
             add("fast_backward" + (suffix + where), backward<float>, setting, what);
           }
           add("bias_memory_forward" + where, bias_memory, setting, false);
           add("bias_memory_backward" + where, bias_memory, setting, true);
           add("double_forward" + where, forward<double>, library_forward<double>, setting, false);
           add("double_backward" + where, backward<double>, setting, With::nothing);
+          add("double_forward_causal" + where, forward<double>, library_forward<double>, setting, true);
+          add("double_backward_causal" + where, backward<double>, setting, With::causal);
+          add("double_forward_bias" + where, forward_with<double>, setting, With::bias);
+          add("double_backward_bias" + where, backward<double>, setting, With::bias);
         }
         add("dense_eigen" + where, dense, setting, true);
         if (onednn) add("onednn" + where, dense, setting, false);

@@ -23,7 +23,11 @@ NAMES = {
 NAMES_IN_DOUBLE = {
     "dgemm": "OpenBLAS dgemm, 2048 x 2048 x 2048",
     "double_forward": "the library's",
+    "double_forward_causal": "the library's, causal",
+    "double_forward_bias": "the library's, a bias of every head",
     "double_backward": "the library's backward",
+    "double_backward_causal": "the library's backward, causal",
+    "double_backward_bias": "the library's backward, a bias of every head",
 }
 
 # Kinds of processors: an instruction set of the library, and its name on the pages.

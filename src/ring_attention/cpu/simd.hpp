@@ -211,6 +211,16 @@ inline Vector tanh(Vector x) {
   return size < Real{0.5} ? x * below / fraction : (Vector)((Integers)far | sign);
 }
 
+/// Returns `at`, and lets clang read from it only after x is computed. Clang 19 else begins the broadcast of a row before
+/// the last row is done, lacks one of AVX2's 16 registers, and keeps a sum of the product on the stack: half the speed.
+/// Clang 16 has the sums in registers without it, and with it not all.
+inline const Real* after([[maybe_unused]] Vector x, const Real* at) {
+#if defined(__clang_major__) && __clang_major__ > 16 && defined(__x86_64__)
+  asm("" : "+r"(at) : "v"(x));
+#endif
+  return at;
+}
+
 /// c[i][v] += sum_r A(i, r) * b[r][v]: the one product of all kernels. A(i, r) = a[i * row + r * column] is
 /// broadcast to all lanes; b has rows of `stride` floats; the sums stay in registers.
 template <int rows, int vectors>
@@ -220,11 +230,15 @@ inline void multiply_add(Vector (&c)[rows][vectors], const Real* a, Offset row, 
     Vector line[vectors];
     RING_ATTENTION_UNROLL
     for (int v = 0; v < vectors; ++v) line[v] = load(b + r * stride + v * width);
+    const Real* at = a;
     RING_ATTENTION_UNROLL
     for (int i = 0; i < rows; ++i) {
-      const Vector factor = broadcast(a[i * row + r * column]);
+      const Vector factor = broadcast(at[i * row + r * column]);
       RING_ATTENTION_UNROLL
-      for (int v = 0; v < vectors; ++v) c[i][v] = fma(factor, line[v], c[i][v]);
+      for (int v = 0; v < vectors; ++v) {
+        c[i][v] = fma(factor, line[v], c[i][v]);
+        at = after(c[i][v], at);
+      }
     }
   }
 }
