@@ -222,12 +222,21 @@ class Check {
   /// dk and dv of one KV head are the sums over all rows, so over all ranks; this rank keeps its own keys.
   void add_over_ranks(Index b, Index kv_head, KeyArrays& key_arrays, std::array<double, 2>& magnitudes) {
     const std::vector<Index> keys = positions(results_.key_ranges);
-    for (std::size_t i = 0; i < key_arrays.size(); ++i) {
-      if (key_arrays[i].size() == 0 && i >= 6) continue;  // of inputs
-      sum_over_ranks(comm_, key_arrays[i].view().elements());
-      scatter_rows(gather_rows<double>(key_arrays[i], 0, 0, 1, keys), want_.key_arrays[i], b, kv_head, 0);
-    }
-    sum_over_ranks(comm_, std::span<double>(magnitudes));
+    std::vector<double> sums;  // of all in one reduction
+    const auto each = [&](const auto& use) {
+      for (Tensor<double>& array : key_arrays) use(array.view().elements());
+      use(std::span<double>(magnitudes));
+    };
+    each([&](std::span<double> part) { sums.insert(sums.end(), part.begin(), part.end()); });
+    sum_over_ranks(comm_, std::span<double>(sums));
+    auto next = sums.begin();
+    each([&](std::span<double> part) {
+      std::copy_n(next, part.size(), part.begin());
+      next += std::ssize(part);
+    });
+    for (std::size_t i = 0; i < key_arrays.size(); ++i)
+      if (key_arrays[i].size() > 0)
+        scatter_rows(gather_rows<double>(key_arrays[i], 0, 0, 1, keys), want_.key_arrays[i], b, kv_head, 0);
     want_.magnitude_k = std::max(want_.magnitude_k, magnitudes[0]);
     want_.magnitude_v = std::max(want_.magnitude_v, magnitudes[1]);
   }
