@@ -171,6 +171,26 @@ TEST(Reference, MaskedScoresDoNotCountForTheTolerance) {
   EXPECT_EQ(result.max_abs_value, 8);
 }
 
+// A pair without weight and a pair that has all the weight move nothing; of two equal ones each counts by half.
+TEST(Reference, OnlyWhatHasWeightCountsForTheTolerance) {
+  const auto q = tensor({1, 1, 1, 1}, {1}), k = tensor({1, 1, 3, 1}, {2, -2, 2});
+  const auto v = tensor({1, 1, 3, 1}, {1, -8, 3});
+  const auto of_bias = [&](double second, double third) {
+    return reference_forward(q, k, v, {}, whole(1), tensor({1, 1, 1, 3}, {0, second, third}), true);
+  };
+  const Reference one = of_bias(-1e9, -1e30), two = of_bias(-1e9, 0);
+  EXPECT_EQ(one.max_abs_score, 2);
+  EXPECT_EQ(one.of_lse.inputs.data()[0], 2);
+  EXPECT_LT(one.of_out.roundings.data()[0], 2);  // the sum alone
+  EXPECT_DOUBLE_EQ(two.of_lse.inputs.data()[0], std::sqrt(2.0));
+  EXPECT_GT(two.of_out.roundings.data()[0], 6) << "6 epsilons of each score, half of |v - out| = 1";
+  EXPECT_EQ(of_bias(0, -1e9).max_abs_score, 2);
+  EXPECT_EQ(reference_forward(q, tensor({1, 1, 1, 1}, {1000}), tensor({1, 1, 1, 1}, {1}), {.softcap = 50})
+                .max_abs_score,
+            50)
+      << "the slope of a product of 20 caps is 0";
+}
+
 TEST(Reference, AFewRowsAreTheRowsOfTheWhole) {
   Tensor<double> q({2, 2, 7, 3}), k({2, 1, 9, 3}), v({2, 1, 9, 3});
   fill_random(q.view(), {.stream = 0});

@@ -32,6 +32,8 @@ BAD_FLAGS = (
     ((*RANDOM, "--scale", "half"), ("--scale", "half", "number")),
     ((*RANDOM, "--scale", ""), ("--scale",)),
     *[((*RANDOM, "--softcap", cap), ("--softcap", "positive")) for cap in ("0", "-1")],
+    *[((*RANDOM, "--softcap", cap), ("--softcap is " + cap, "1.7e+38")) for cap in ("1e+39", "1e-300", "1e-46")],
+    *[((*RANDOM, "--scale=" + scale), ("--scale is " + scale, "1.7e+38")) for scale in ("1e+39", "-1e+39")],
     ((*RANDOM, "--softcap", "nan"), ("--softcap", "finite")),
     ((*RANDOM, "--timeout", "0"), ("--timeout", "above 0")),
     ((*RANDOM, "--timeout", "-1"), ("--timeout", "above 0")),

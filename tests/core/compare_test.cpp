@@ -197,6 +197,59 @@ TEST(BitwiseEqual, TellsWhatEqualityDoesNot) {
   EXPECT_TRUE(bitwise_equal(Tensor<float>(Shape{1, 2, 0, 1}), Tensor<float>(Shape{1, 2, 0, 1})));
 }
 
+TEST(Compare, NormsOfTinyAndHugeNumbers) {
+  const Comparison tiny = compare(row({-1e-200}), row({1e-200}), anything);
+  EXPECT_NEAR(tiny.relative_error, 2, 1e-15);
+  EXPECT_NEAR(tiny.norm_error, 2e-200, 1e-215);
+  EXPECT_NEAR(compare(row({3e200, 4e200}), row({3e200, 4e200}), {}).norm_want, 5e200, 1e185);
+  EXPECT_EQ(norm(row({}).view().elements()), 0);
+  EXPECT_NEAR(norm(row({3e-320, 4e-320}).view().elements()), 5e-320, 1e-322);
+}
+
+TEST(JudgedByNorm, FailsBeyondItsBoundAndDecidesNothingBeyondATenth) {
+  const Comparison one = compare(row({3.0, 4.1}), row({3.0, 4.0}), anything);  // off by 0.1, of 5
+  EXPECT_TRUE(judged_by_norm(one, 0.2, 0).ok);
+  const Comparison wrong = judged_by_norm(one, 0.09, 0);
+  EXPECT_FALSE(wrong.ok);
+  EXPECT_TRUE(wrong.decides);
+  const Comparison unknown = judged_by_norm(one, 0.51, 0);
+  EXPECT_FALSE(unknown.ok);
+  EXPECT_FALSE(unknown.decides);
+  EXPECT_EQ(unknown.reason, "roundings may reach 0.51, of a norm of 5: this says nothing");
+  EXPECT_TRUE(judged_by_norm(one, 0.51, 6).ok) << "the terms are larger than their sum";
+  EXPECT_FALSE(judged_by_norm(one, nan, 6).ok);
+  EXPECT_TRUE(judged_by_norm(one, 0.01, 0, 0.11).ok) << "an error that any array may have";
+}
+
+// Two rows, of norms 5 and 1.
+TEST(JudgedByRows, EachRowHasItsOwnBound) {
+  const auto shape = [](std::initializer_list<double> numbers) {
+    Tensor<double> rows({1, 1, 2, static_cast<Index>(numbers.size()) / 2});
+    std::ranges::copy(numbers, rows.data());
+    return rows;
+  };
+  const Precision precision{.epsilon = 1e-6};
+  const auto judged = [&](const Tensor<double>& got, double rounding) {
+    RowErrors errors({1, 1, 2, 1});
+    errors.roundings.data()[1] = rounding;
+    const Tensor<double> want = shape({3, 4, 1, 0});
+    return judged_by_rows(compare(got, want, anything), got, want, errors, precision, 2);
+  };
+  EXPECT_TRUE(judged(shape({3, 4.0004, 1, 0}), 0).ok);
+  EXPECT_EQ(judged(shape({3, 4, 1.0004, 0}), 0).reason,
+            "the norm of the error of row 1 is 0.0004, its bound 0.0002");
+  EXPECT_TRUE(judged(shape({3, 4, 1.0004, 0}), 100).ok);
+  EXPECT_FALSE(judged(shape({3, 4.004, 1, 0}), 100).ok) << "of the other row";
+  EXPECT_FALSE(judged(shape({3, 4, 1.0004, 0}), 2e5).decides);
+}
+
+TEST(GradientNormBound, DenormalNumbersHaveAFloor) {
+  const Comparison tiny = compare(row({7e-45}), row({1e-41}), anything);
+  const Precision precision = Precision::of<float>();
+  EXPECT_LT(gradient_norm_bound(tiny, precision, 0, {}, 60, 1), 1e-45);
+  EXPECT_GT(gradient_norm_bound(tiny, precision, 0, {.steps = 2}, 60, 1), 1e-44);
+}
+
 // More keys, larger scores and larger values allow more; float allows more than double.
 TEST(AttentionTolerance, GrowsWithWhatItDependsOn) {
   const Tolerance base = attention_tolerance<float>(64, 10, 1);
@@ -206,6 +259,7 @@ TEST(AttentionTolerance, GrowsWithWhatItDependsOn) {
   EXPECT_GT(attention_tolerance<float>(64, 100, 1).relative, base.relative);
   EXPECT_GT(attention_tolerance<float>(64, 10, 8).absolute, base.absolute);
   EXPECT_LT(attention_tolerance<double>(64, 10, 1).relative, 1e-12);
+  EXPECT_LT(attention_tolerance<float>(64, 10, 1e-7).absolute, 1e-11);
 }
 
 }  // namespace

@@ -135,6 +135,30 @@ TEST(RunReport, OneRankThatFailsIsAFailure) {
   EXPECT_FALSE(json["per_rank"][1].contains("out")) << "a rank without tokens has no entry";
 }
 
+TEST(RunReport, AnArrayOfWhichTheCheckSaysNothingIsNotOk) {
+  RunReport report = of_two_ranks();
+  Comparison unknown = off_by(0.5, false);
+  unknown.decides = false;
+  report.ranks[0].error(Result::dv) = ErrorReport(unknown, 1);
+  EXPECT_FALSE(report.ok());
+  EXPECT_FALSE(report.is_wrong());
+  EXPECT_EQ(check_error(report),
+            "the check can say nothing about dv: roundings may reach more than 10 % of the norm");
+  EXPECT_TRUE(has(check_table(report), "  0.0e+00   0.0e+00  unknown\n")) << check_table(report);
+  EXPECT_EQ(nlohmann::json::parse(to_json(report, of_one_token()))["per_rank"][0]["dv"]["decides"], false);
+  report.ranks[1].error(Result::out) = ErrorReport(off_by(0.5, false), 1);
+  EXPECT_TRUE(report.is_wrong());
+  EXPECT_EQ(check_error(report), "the check failed");
+}
+
+TEST(RunReport, NaNIsPrintedAsNaN) {
+  RunReport report = of_two_ranks();
+  Comparison comparison = off_by(0, false);
+  comparison.got = std::numeric_limits<double>::quiet_NaN();
+  report.ranks[0].error(Result::out) = ErrorReport(comparison, 1);
+  EXPECT_TRUE(has(check_table(report), "  nan   nan       nan  FAIL\n")) << check_table(report);
+}
+
 TEST(RunReport, JsonHasTheFigures) {
   const auto json = nlohmann::json::parse(to_json(of_two_ranks(), of_one_token()));
   EXPECT_EQ(json["ok"], true);

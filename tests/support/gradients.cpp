@@ -53,14 +53,14 @@ bool no_key_is_visible(const GradientProblem<T>& problem) {
 
 template <class T>
 testing::AssertionResult gradient_agrees(const char* name, const Tensor<T>& got, const Tensor<double>& want,
-                                         Index terms, double magnitude, const Tensor<double>& roundings,
+                                         Index terms, double magnitude, const GradientErrors& errors,
                                          bool (*may_be_zero)(const GradientProblem<T>&),
                                          const GradientProblem<T>& problem, Index columns = 0) {
   const bool zero =
       want.size() > 0 && std::ranges::all_of(want.view().elements(), [](double x) { return x == 0; });
   const Tolerance tolerance = gradient_tolerance<T>(terms, problem.want.max_abs_score, magnitude);
   const Comparison comparison = compare(got, want, tolerance, {.expect_zero = zero && may_be_zero(problem)});
-  auto verdict = is_near(name, judged_by_norm<T>(comparison, tolerance.absolute, roundings, 0, columns));
+  auto verdict = is_near(name, judged_by_norm<T>(comparison, tolerance.absolute, errors, 0, terms, columns));
   if (!verdict) verdict << "\n  " << to_string(problem.what());
   return verdict;
 }
@@ -70,27 +70,29 @@ testing::AssertionResult gradient_agrees(const char* name, const Tensor<T>& got,
 template <class T>
 testing::AssertionResult grad_q_agrees(const Tensor<T>& got, const GradientProblem<T>& problem) {
   return gradient_agrees("dq", got, problem.want.q, problem.what().keys, problem.want.magnitude_q,
-                         problem.want.roundings_q, softmax_is_constant, problem);
+                         {problem.want.roundings_q, problem.want.sizes.q}, softmax_is_constant, problem);
 }
 
 template <class T>
 testing::AssertionResult grad_k_agrees(const Tensor<T>& got, const GradientProblem<T>& problem) {
   return gradient_agrees("dk", got, problem.want.k, problem.what().queries * problem.what().group,
-                         problem.want.magnitude_k, problem.want.roundings_k, softmax_is_constant, problem);
+                         problem.want.magnitude_k, {problem.want.roundings_k, problem.want.sizes.k},
+                         softmax_is_constant, problem);
 }
 
 template <class T>
 testing::AssertionResult grad_v_agrees(const Tensor<T>& got, const GradientProblem<T>& problem) {
   return gradient_agrees("dv", got, problem.want.v, problem.what().queries * problem.what().group,
-                         problem.want.magnitude_v, problem.want.roundings_v, no_key_is_visible, problem,
-                         problem.what().dim);
+                         problem.want.magnitude_v, {problem.want.roundings_v, problem.want.sizes.v},
+                         no_key_is_visible, problem, problem.what().dim);
 }
 
 template <class T>
 testing::AssertionResult grad_bias_agrees(const Tensor<T>& got, const GradientProblem<T>& problem) {
   const Index terms = problem.what().keys + problem.what().batch * problem.what().q().heads;
   return gradient_agrees("dbias", got, problem.want.bias, terms, problem.want.magnitude_bias,
-                         problem.want.roundings_bias, softmax_is_constant, problem);
+                         {problem.want.roundings_bias, problem.want.sizes.bias}, softmax_is_constant,
+                         problem);
 }
 
 Tensor<double> as_tensor(std::span<const double> numbers) {

@@ -82,6 +82,13 @@ Tensor<T> rows_of(const Tensor<T>& whole, const TokenRanges& rows) {
   return shard;
 }
 
+RowErrors rows_of(const RowErrors& whole, const TokenRanges& rows) {
+  RowErrors part;
+  for (Tensor<double> RowErrors::* numbers : {&RowErrors::roundings, &RowErrors::inputs, &RowErrors::size})
+    part.*numbers = rows_of(whole.*numbers, rows);
+  return part;
+}
+
 template <class T>
 void put_rows(Tensor<T>& whole, const Tensor<T>& part, const TokenRanges& rows) {
   const View<const T> shard = part;
@@ -105,15 +112,19 @@ template <class T>
 testing::AssertionResult agrees(const AttentionResult<T>& got, const Problem<T>& problem,
                                 const TokenRanges& rows) {
   const Reference& want = problem.want;
-  const Tolerance tolerance =
-      attention_tolerance<T>(problem.what.keys, want.max_abs_score, want.max_abs_value);
+  const Index keys = problem.what.keys;
+  const auto near = [&](const Tensor<T>& rows_got, const Tensor<double>& wanted, double value,
+                        const RowErrors& errors, const CompareOptions& options) {
+    const Tolerance tolerance = attention_tolerance<T>(keys, want.max_abs_score, value);
+    return judged_by_rows(compare(rows_got, wanted, tolerance, options), converted<double>(rows_got), wanted,
+                          rows_of(errors, rows), Precision::of<T>(), keys);
+  };
   const Tensor<double> lse = rows_of(want.lse, rows);
-  const Comparison out =
-      compare(got.out, rows_of(want.out, rows), tolerance,
-              {.expect_zero = lse.size() > 0 && all_fully_masked(lse, problem.what.scoring)});
+  const Comparison out = near(got.out, rows_of(want.out, rows), want.max_abs_value, want.of_out,
+                              {.expect_zero = lse.size() > 0 && all_fully_masked(lse, problem.what.scoring)});
   if (!out.ok)
     return testing::AssertionFailure() << "out " << describe(out) << "\n  " << to_string(problem.what);
-  const Comparison statistic = compare(got.lse, lse, tolerance, {.allow_negative_infinity = true});
+  const Comparison statistic = near(got.lse, lse, 1, want.of_lse, {.allow_negative_infinity = true});
   if (!statistic.ok)
     return testing::AssertionFailure() << "lse " << describe(statistic) << "\n  " << to_string(problem.what);
   return testing::AssertionSuccess() << "out " << describe(out);

@@ -86,6 +86,8 @@ void copy_rows(View<T> shard, View<const T> whole, const TokenRanges& rows);
 template <class T>
 Tensor<T> rows_of(const Tensor<T>& whole, const TokenRanges& rows);
 
+RowErrors rows_of(const RowErrors& whole, const TokenRanges& rows);
+
 /// The inverse: the rows of `part` to the tokens at `rows` of `whole`.
 template <class T>
 void put_rows(Tensor<T>& whole, const Tensor<T>& part, const TokenRanges& rows);

@@ -33,16 +33,19 @@ TokenRanges ranges_at(const std::vector<Index>& positions) {
   return ranges;
 }
 
-using KeyArrays = std::array<Tensor<double>, 4>;  // dk, dv, and their roundings (ReferenceGradients)
+using KeyArrays =
+    std::array<Tensor<double>, 8>;  // dk, dv, their roundings, sizes and inputs (ReferenceGradients)
 
 /// The reference's results for all heads, and the sizes that tolerances need.
 struct Wanted {
   Tensor<double> out, lse, dq, dbias;
-  Tensor<double> roundings_q, roundings_bias;
+  RowErrors of_out, of_lse;
+  Tensor<double> roundings_q, roundings_bias, sizes_q, sizes_bias, inputs_q, inputs_bias;
   KeyArrays key_arrays;
   TermNumbers numbers, magnitudes;
   double max_abs_score = 0, max_abs_value = 0;
   double magnitude_q = 0, magnitude_k = 0, magnitude_v = 0, magnitude_bias = 0;
+  double steps_q = 0, steps_k = 0, steps_v = 0;
 };
 
 /// Adds the numbers of the query heads from `head` on to those of all heads.
@@ -70,17 +73,23 @@ class Check {
     const Shape some = input.q().with_seq(static_cast<Index>(rows_.size()));
     want_.out = Tensor<double>(some.with_dim(input.kv().value_dim));
     want_.lse = Tensor<double>(some.per_row());
+    want_.of_out = RowErrors(some.per_row());
+    want_.of_lse = RowErrors(some.per_row());
     if (results.gradients == nullptr) return;
     want_.dq = Tensor<double>(some);
     want_.roundings_q = Tensor<double>(some.per_row());
+    want_.sizes_q = Tensor<double>(some.per_row());
+    if (has_inputs()) want_.inputs_q = Tensor<double>(some.per_row());
     KvShape keys(results.gradients->k.shape(), input.kv().value_dim);
     if (!has_every_row()) keys = keys.with_seq(std::ssize(keys_.rows));
     want_.key_arrays = arrays_of_keys(keys);
-    for (std::size_t i = 2; i < 4 && !has_every_row(); ++i) want_.key_arrays[i] = {};
+    for (std::size_t i = 2; i < want_.key_arrays.size() && !has_every_row(); ++i) want_.key_arrays[i] = {};
     const Shape bias =
         results.terms->bias.shape().with_seq(std::min(some.seq, results.terms->bias.shape().seq));
     want_.dbias = Tensor<double>(bias);
     want_.roundings_bias = Tensor<double>(bias);
+    want_.sizes_bias = Tensor<double>(bias);
+    if (has_inputs()) want_.inputs_bias = Tensor<double>(bias);
     want_.numbers = want_.magnitudes = input.scoring().zero_gradients();
   }
 
@@ -115,10 +124,15 @@ class Check {
   }
 
  private:
-  static KeyArrays arrays_of_keys(const KvShape& keys) {
-    return {Tensor<double>(keys), Tensor<double>(keys.values()), Tensor<double>(keys.per_row()),
-            Tensor<double>(keys.per_row())};
+  [[nodiscard]] KeyArrays arrays_of_keys(const KvShape& keys) const {
+    const Shape rows = keys.per_row();
+    KeyArrays arrays{Tensor<double>(keys), Tensor<double>(keys.values())};
+    for (std::size_t i = 2; i < (has_inputs() ? 8U : 6U); ++i) arrays[i] = Tensor<double>(rows);
+    return arrays;
   }
+
+  /// Were K and V rounded before the arithmetic?
+  [[nodiscard]] bool has_inputs() const { return results_.kv_unit > 0; }
 
   /// Enough rows at a time to keep Eigen busy, few enough to keep the dense scores under about 64 MiB.
   [[nodiscard]] std::size_t chunk() const {
@@ -149,21 +163,31 @@ class Check {
         whole_bias.size() > 0 ? gather_rows<T>(results_.terms->bias, bias_batch, bias_head, bias_heads, some)
                               : Tensor<double>();
 
-    const Reference forward = reference_forward(q, k, v, scoring, where, bias);
+    const Reference forward = reference_forward(q, k, v, scoring, where, bias, has_inputs());
     scatter_rows(forward.out, want_.out, b, head, static_cast<Index>(first));
     scatter_rows(forward.lse, want_.lse, b, head, static_cast<Index>(first));
+    for (const auto& [part, all] :
+         {std::pair(&forward.of_out, &want_.of_out), std::pair(&forward.of_lse, &want_.of_lse)})
+      for (Tensor<double> RowErrors::* numbers :
+           {&RowErrors::roundings, &RowErrors::inputs, &RowErrors::size})
+        scatter_rows(part->*numbers, (all->*numbers).view(), b, head, static_cast<Index>(first));
     want_.max_abs_score = std::max(want_.max_abs_score, forward.max_abs_score);
     want_.max_abs_value = std::max(want_.max_abs_value, forward.max_abs_value);
     if (!has_gradients()) return;
 
     const Tensor<double> grad_out = gather_rows<T>(*results_.grad_out, b, head, group_, some);
-    const ReferenceGradients backward = reference_backward(q, k, v, grad_out, scoring, where, bias);
+    const ReferenceGradients backward =
+        reference_backward(q, k, v, grad_out, scoring, where, bias, has_inputs());
     scatter_rows(backward.q, want_.dq, b, head, static_cast<Index>(first));
     scatter_rows(backward.roundings_q, want_.roundings_q, b, head, static_cast<Index>(first));
+    scatter_rows(backward.sizes.q, want_.sizes_q, b, head, static_cast<Index>(first));
+    if (has_inputs()) scatter_rows(backward.inputs.q, want_.inputs_q, b, head, static_cast<Index>(first));
     if (has_every_row()) {
-      const std::array parts{&backward.k, &backward.v, &backward.roundings_k, &backward.roundings_v};
+      const std::array parts{&backward.k,           &backward.v,       &backward.roundings_k,
+                             &backward.roundings_v, &backward.sizes.k, &backward.sizes.v,
+                             &backward.inputs.k,    &backward.inputs.v};
       for (std::size_t i = 0; i < parts.size(); ++i)
-        matrix(key_arrays[i].view(), 0, 0) += matrix(parts[i]->view(), 0, 0);
+        if (parts[i]->size() > 0) matrix(key_arrays[i].view(), 0, 0) += matrix(parts[i]->view(), 0, 0);
     }
     want_.magnitude_q = std::max(want_.magnitude_q, backward.magnitude_q);
     magnitudes[0] += backward.magnitude_k;
@@ -175,9 +199,14 @@ class Check {
     };
     add_bias(backward.bias, want_.dbias);
     add_bias(backward.roundings_bias, want_.roundings_bias);
+    add_bias(backward.sizes.bias, want_.sizes_bias);
+    if (has_inputs()) add_bias(backward.inputs.bias, want_.inputs_bias);
     add_heads(want_.numbers, backward, head);
     add_heads(want_.magnitudes, backward.magnitudes, head);
     want_.magnitude_bias = std::max(want_.magnitude_bias, backward.magnitude_bias);
+    want_.steps_q = std::max(want_.steps_q, backward.steps_q);
+    want_.steps_k = std::max(want_.steps_k, backward.steps_k);
+    want_.steps_v = std::max(want_.steps_v, backward.steps_v);
   }
 
   /// dbias sums over what broadcasts, a number over the rows of all ranks; so do the magnitudes.
@@ -193,11 +222,21 @@ class Check {
   /// dk and dv of one KV head are the sums over all rows, so over all ranks; this rank keeps its own keys.
   void add_over_ranks(Index b, Index kv_head, KeyArrays& key_arrays, std::array<double, 2>& magnitudes) {
     const std::vector<Index> keys = positions(results_.key_ranges);
-    for (std::size_t i = 0; i < key_arrays.size(); ++i) {
-      sum_over_ranks(comm_, key_arrays[i].view().elements());
-      scatter_rows(gather_rows<double>(key_arrays[i], 0, 0, 1, keys), want_.key_arrays[i], b, kv_head, 0);
-    }
-    sum_over_ranks(comm_, std::span<double>(magnitudes));
+    std::vector<double> sums;  // of all in one reduction
+    const auto each = [&](const auto& use) {
+      for (Tensor<double>& array : key_arrays) use(array.view().elements());
+      use(std::span<double>(magnitudes));
+    };
+    each([&](std::span<double> part) { sums.insert(sums.end(), part.begin(), part.end()); });
+    sum_over_ranks(comm_, std::span<double>(sums));
+    auto next = sums.begin();
+    each([&](std::span<double> part) {
+      std::copy_n(next, part.size(), part.begin());
+      next += std::ssize(part);
+    });
+    for (std::size_t i = 0; i < key_arrays.size(); ++i)
+      if (key_arrays[i].size() > 0)
+        scatter_rows(gather_rows<double>(key_arrays[i], 0, 0, 1, keys), want_.key_arrays[i], b, kv_head, 0);
     want_.magnitude_k = std::max(want_.magnitude_k, magnitudes[0]);
     want_.magnitude_v = std::max(want_.magnitude_v, magnitudes[1]);
   }
@@ -246,19 +285,10 @@ Tensor<double> Check<T>::of_keys(const Tensor<T>& gradient) const {
   return has_every_row() ? converted<double>(gradient) : rows_of(gradient, keys_.rows);
 }
 
-/// Has no row of these a key? Then its lse is that of nothing.
-bool see_nothing(const Tensor<double>& lse, const Scoring& scoring) {
-  const Shape& shape = lse.shape();
-  for (Index b = 0; b < shape.batch; ++b)
-    for (Index h = 0; h < shape.heads; ++h)
-      for (Index row = 0; row < shape.seq; ++row)
-        if (lse.view()(b, h, row) != scoring.sink(h)) return false;
-  return true;
-}
-
 /// An array that is zero by definition: keys that no query sees, rows that see one key or none.
 bool is_zero(const Tensor<double>& array) {
-  return std::ranges::all_of(array.view().elements(), [](double x) { return x == 0; });
+  return std::ranges::all_of(array.view().elements(),
+                             [](double x) { return x == 0 || x == negative_infinity<double>; });
 }
 
 /// Numbers of heads as an array of one row.
@@ -276,38 +306,51 @@ void check_results(const Communicator& comm, const RunInput& input, const RankRe
   Check<T> check(comm, input, results, activity);
   const Wanted& want = check.run();
   const auto n = static_cast<Index>(check.rows().size());
-  const bool sees_nothing = is_zero(want.out) && see_nothing(want.lse, input.scoring());
-  const Tolerance tolerance =
-      attention_tolerance<T>(input.kv().seq, want.max_abs_score, want.max_abs_value, results.kv_unit);
-  report.error(Result::out) = {compare(rows_of(results.forward->out, check.rows()), want.out, tolerance,
-                                       {.expect_zero = sees_nothing}),
-                               n};
-  report.error(Result::lse) = {compare(rows_of(results.forward->lse, check.rows()), want.lse, tolerance,
-                                       {.allow_negative_infinity = true}),
-                               n};
+  const Precision precision = Precision::of<T>(results.kv_unit);
+  const auto enter_rows = [&](Result result, const Tensor<T>& all, const Tensor<double>& wanted, double value,
+                              const RowErrors& errors, const CompareOptions& options) {
+    const Tolerance tolerance =
+        attention_tolerance<T>(input.kv().seq, want.max_abs_score, value, results.kv_unit);
+    const Tensor<double> got = rows_of(all, check.rows());
+    const Comparison compared = compare(got, wanted, tolerance, options);
+    report.error(result) = {judged_by_rows(compared, got, wanted, errors, precision, input.kv().seq), n};
+  };
+  enter_rows(Result::out, results.forward->out, want.out, want.max_abs_value, want.of_out,
+             {.expect_zero = is_zero(want.out)});
+  enter_rows(Result::lse, results.forward->lse, want.lse, 1, want.of_lse,
+             {.allow_negative_infinity = true, .expect_zero = is_zero(want.lse)});
   if (!check.has_gradients()) return;
   const Index terms = std::max(input.kv().seq, input.q().seq * input.q().heads / input.kv().heads);
+  const double score_of_all =
+      max_over_ranks(comm, want.max_abs_score);  // dk and dv are sums over the rows of all
   const auto enter = [&](Result result, const Tensor<double>& got, const Tensor<double>& wanted,
-                         double magnitude, View<const double> roundings = {}, Index columns = 0) {
-    const Tolerance bound = gradient_tolerance<T>(terms, want.max_abs_score, magnitude, results.kv_unit);
+                         double magnitude, const GradientErrors& errors, Index columns = 0) {
+    const Tolerance bound = gradient_tolerance<T>(
+        terms, result == Result::dq || result == Result::dbias ? want.max_abs_score : score_of_all, magnitude,
+        results.kv_unit, errors.steps);
     const Comparison compared = compare(got, wanted, bound, {.expect_zero = is_zero(wanted)});
-    report.error(result) = {judged_by_norm<T>(compared, bound.absolute, roundings, results.kv_unit, columns),
-                            wanted.shape().seq};
+    report.error(result) = {
+        judged_by_norm<T>(compared, bound.absolute, errors, results.kv_unit, terms, columns),
+        wanted.shape().seq};
   };
-  enter(Result::dq, rows_of(results.gradients->q, check.rows()), want.dq, want.magnitude_q, want.roundings_q);
+  enter(Result::dq, rows_of(results.gradients->q, check.rows()), want.dq, want.magnitude_q,
+        {want.roundings_q, want.sizes_q, want.inputs_q, want.steps_q});
   if (want.dbias.size() > 0)
     enter(Result::dbias, rows_of(results.gradients->bias, check.rows()), want.dbias, want.magnitude_bias,
-          want.roundings_bias);
+          {want.roundings_bias, want.sizes_bias, want.inputs_bias, 1});
   if (!check.has_keys()) return;
-  const auto& [dk, dv, roundings_k, roundings_v] = want.key_arrays;
-  enter(Result::dk, check.of_keys(results.gradients->k), dk, want.magnitude_k, roundings_k);
-  enter(Result::dv, check.of_keys(results.gradients->v), dv, want.magnitude_v, roundings_v, input.q().dim);
+  const auto& [dk, dv, roundings_k, roundings_v, sizes_k, sizes_v, inputs_k, inputs_v] = want.key_arrays;
+  enter(Result::dk, check.of_keys(results.gradients->k), dk, want.magnitude_k,
+        {roundings_k, sizes_k, inputs_k, max_over_ranks(comm, want.steps_k)});
+  enter(Result::dv, check.of_keys(results.gradients->v), dv, want.magnitude_v,
+        {roundings_v, sizes_v, inputs_v, max_over_ranks(comm, want.steps_v)}, input.q().dim);
   if (!check.has_every_row()) return;
   auto number = static_cast<int>(Result::numbers);
   each_number(
       [&](const char*, auto got, auto wanted, auto magnitudes) {
         const auto result = static_cast<Result>(number++);
-        if (!wanted.empty()) enter(result, heads(got), heads(wanted), std::ranges::max(magnitudes));
+        if (!wanted.empty())
+          enter(result, heads(got), heads(wanted), std::ranges::max(magnitudes), {.steps = 1});
       },
       *results.gradients, want.numbers, want.magnitudes);
 }

@@ -64,7 +64,7 @@ class RunFiles {
     if (results_) results_->add(name, shape, extents, dtype_of<T>());
   }
   /// Is there something to be written? Nothing, when a check has failed.
-  [[nodiscard]] bool writes() const { return results_ && report_.ok(); }
+  [[nodiscard]] bool writes() const { return results_ && !report_.is_wrong(); }
   void write(const std::string& name, View<const T> shard, const TokenRanges& ranges) {
     results_->write<T>(name, shard, ranges);
   }
@@ -79,8 +79,9 @@ class RunFiles {
     if (comm_.rank() != 0) return;
     std::fputs(report.c_str(), stdout);
     if (!report_.ok())
-      std::fprintf(stderr, "error: the check failed%s\n", results_ ? "; nothing was written" : "");
-    else if (results_ && !options_.json)
+      std::fprintf(stderr, "error: %s%s\n", check_error(report_).c_str(),
+                   results_ && !writes() ? "; nothing was written" : "");
+    if (writes() && !options_.json)
       std::printf("\nWrote %s to %s\n", results_->names().c_str(), options_.out.c_str());
   }
 

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "program/host_memory.hpp"
+#include "ring_attention/attention/scoring_arguments.hpp"
 #include "ring_attention/core/compare.hpp"
 #include "ring_attention/core/counted.hpp"
 #include "ring_attention/core/random.hpp"
@@ -143,6 +144,11 @@ void RunInput::prepare_scoring(const Communicator& comm, const RunOptions& optio
   scoring_ = options.scoring;
   scoring_.scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(q_.dim)));
   scoring_.softcap = options.softcap.value_or(0);
+  agree(comm, [&] {
+    const std::string fault = fault_of_numbers(
+        scoring_, is_double_ ? std::numeric_limits<double>::max() : std::numeric_limits<float>::max());
+    if (!fault.empty()) throw InputError("--" + fault);
+  });
   scoring_.mask = band_of(options.causal, options.window);
   scoring_.mask.offset = options.q_offset.value_or(kv_.seq - q_.seq);
   if (options.alibi) scoring_.alibi_slopes = alibi_slopes(q_.heads);

@@ -55,10 +55,23 @@ std::string check_table(const RunReport& report) {
       const ErrorReport& error = report.ranks[r].errors[i];
       if (error.rows == 0) continue;  // a rank without tokens
       table.row({result_name(i), std::to_string(r), std::to_string(error.rows), human_error(error.max),
-                 human_error(error.mean), human_error(error.relative), error.ok ? "ok" : "FAIL"});
+                 human_error(error.mean), human_error(error.relative),
+                 error.ok        ? "ok"
+                 : error.decides ? "FAIL"
+                                 : "unknown"});
     }
   }
   return table.text();
+}
+
+std::string check_error(const RunReport& report) {
+  if (report.is_wrong()) return "the check failed";
+  std::string names;
+  for (std::size_t i = 0; i < result_count; ++i)
+    if (std::ranges::any_of(report.ranks, [&](const RankReport& rank) { return !rank.errors[i].decides; }))
+      names += (names.empty() ? "" : ", ") + result_name(i);
+  return format("the check can say nothing about %s: roundings may reach more than %.0f %% of the norm",
+                names.c_str(), 100 * widest_bound);
 }
 
 /// How the ranks divide the work, as a line with its heading.
@@ -136,11 +149,8 @@ nlohmann::ordered_json rank_json(const RankReport& rank) {
   for (std::size_t i = 0; i < result_count; ++i) {
     const ErrorReport& error = rank.errors[i];
     if (error.rows > 0)
-      entry[result_name(i)] = {{"ok", error.ok},
-                               {"rows", error.rows},
-                               {"max", error.max},
-                               {"mean", error.mean},
-                               {"relative", error.relative}};
+      entry[result_name(i)] = {{"ok", error.ok},   {"decides", error.decides}, {"rows", error.rows},
+                               {"max", error.max}, {"mean", error.mean},       {"relative", error.relative}};
   }
   return entry;
 }
@@ -148,6 +158,12 @@ nlohmann::ordered_json rank_json(const RankReport& rank) {
 bool RankReport::ok() const {
   return std::all_of(errors.begin(), errors.end(), [](const ErrorReport& error) { return error.ok; });
 }
+
+bool RankReport::is_wrong() const {
+  return std::ranges::any_of(errors, [](const ErrorReport& error) { return !error.ok && error.decides; });
+}
+
+bool RunReport::is_wrong() const { return std::ranges::any_of(ranks, &RankReport::is_wrong); }
 
 bool RunReport::ok() const {
   return std::all_of(ranks.begin(), ranks.end(), [](const RankReport& rank) { return rank.ok(); });

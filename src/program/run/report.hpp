@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -23,15 +24,20 @@ inline constexpr std::size_t result_count = static_cast<std::size_t>(Result::num
 struct ErrorReport {
   Index rows = 0;  ///< compared, per head; 0: not checked
   bool ok = true;
-  double max = 0, mean = 0, relative = 0;
+  bool decides = true;                     ///< false: the check can say nothing (Comparison), so it is not ok
+  double max = 0, mean = 0, relative = 0;  ///< not finite where a number is not
 
   ErrorReport() = default;
   ErrorReport(const Comparison& comparison, Index compared)
       : rows(compared),
         ok(comparison.ok),
+        decides(comparison.decides),
         max(comparison.max_error),
         mean(comparison.mean_error),
-        relative(comparison.relative_error) {}
+        relative(comparison.relative_error) {
+    const double worst = std::abs(comparison.got - comparison.want);
+    if (!std::isfinite(worst)) max = mean = relative = worst;
+  }
 };
 
 /// One rank's part. Trivially copyable, because ranks send it to rank 0 as bytes.
@@ -49,6 +55,8 @@ struct RankReport {
 
   [[nodiscard]] ErrorReport& error(Result result) { return errors[static_cast<std::size_t>(result)]; }
   [[nodiscard]] bool ok() const;
+  /// Is there an array that is not ok, although the check decides?
+  [[nodiscard]] bool is_wrong() const;
 };
 
 /// The whole run. Times are those of the slowest rank.
@@ -69,10 +77,13 @@ struct RunReport {
   std::vector<RankReport> ranks;
 
   [[nodiscard]] bool ok() const;
+  [[nodiscard]] bool is_wrong() const;
 };
 
 /// Parts of a report, which `decode` has, too: the errors, and what hides keys or changes scores, each word behind a comma.
 [[nodiscard]] std::string check_table(const RunReport& report);
+/// Why the check is not ok, without an end of line.
+[[nodiscard]] std::string check_error(const RunReport& report);
 [[nodiscard]] std::string mask_words(const RunReport& report, const RunOptions& options);
 
 [[nodiscard]] std::string to_text(const RunReport& report, const RunOptions& options);

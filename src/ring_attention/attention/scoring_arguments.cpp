@@ -9,12 +9,26 @@
 
 namespace ring_attention {
 
+std::string fault_of_numbers(const Scoring& scoring, double largest) {
+  const double most = largest / 2,
+               least = 4 / largest;  // engines multiply by log2(e), and divide by a softcap
+  const auto& [scale, softcap] = std::pair(scoring.scale, scoring.softcap);
+  if (!(std::abs(scale) <= most))  // also NaN
+    return format("scale is %g: it must be finite, and from -%.1e to %.1e in the type of the scores", scale,
+                  most, most);
+  if (softcap != 0 && !(least <= softcap && softcap <= most))
+    return format(
+        "softcap is %g: it must be positive and finite, and from %.1e to %.1e in the type of the scores; "
+        "without "
+        "one scores are not capped",
+        softcap, least, most);
+  return "";
+}
+
 std::string fault_of(const Scoring& scoring, Index heads, double largest) {
   const auto& [scale, mask, slopes, sinks, dropout, softcap] = scoring;
   const auto finite = [&](double x) { return std::abs(x) <= largest; };  // also false for NaN
-  if (!finite(scale)) return format("scale is %g: it must be finite", scale);
-  if (softcap != 0 && (!finite(softcap) || softcap < 0))
-    return format("softcap is %g: it must be positive and finite, or 0 for none", softcap);
+  if (const std::string fault = fault_of_numbers(scoring, largest); !fault.empty()) return fault;
   if (!Mask{mask.left, mask.right}.valid())
     return "mask.left and mask.right are numbers of keys: from 0 to 2^53, or Mask::unlimited";
   if (!mask.valid()) return "mask.offset is beyond 2^53";
