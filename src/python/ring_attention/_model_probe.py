@@ -1,0 +1,177 @@
+"""Whether the tokens of a model meet in its attention alone, and have their places from position_ids alone.
+
+Then, and only then, a rank may compute the rest of the model with some of the tokens. The probe calls the model twice with a few
+equal tokens, at one position, and an attention in which each token has itself alone. So all tokens have to stay equal. In the
+second call one token is NaN, which no weight hides, also not one of 0, and it is at the last position: nothing else may change.
+The first module of whose tokens this is not true, while it is of what the module was given, is the one to name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+
+import torch
+
+from ._model_calls import NAME, Call, begin, end, refuse
+
+_LENGTHS = (251, 241, 239, 233, 229, 227)  # primes: the axis of the tokens is the one of this length
+_NOISE, _CHANGE = 1e-3, 0.05  # relative: of rounding in what is equal, and of what differs
+
+
+class _ProbeCall(Call):
+    def __init__(self, positions, longest):
+        super().__init__({"seq": longest + 1, "documents": None}, positions, positions, longest, None)
+        self.layers = {}
+
+    def attend(self, module, query, key, value):
+        """Attention of each token to itself: a number of each, so that what differs or is NaN in them is so in the result."""
+        self.layers[module] = None
+        if {key.shape[2], value.shape[2]} != {query.shape[2]}:
+            refuse("an attention has other keys than those of the tokens")
+        key, value = (one.repeat_interleave(query.shape[1] // one.shape[1], 1) for one in (key, value))
+        weights = [torch.arange(1.0, one.shape[-1] + 1, device=one.device).cos() / math.sqrt(one.shape[-1]) for one in (query, key)]
+        numbers = [(one * weight.to(one.dtype)).sum(-1, keepdim=True) for one, weight in zip((query, key), weights)]
+        return value + sum(numbers)
+
+
+def _tokens_in(values, length):
+    """Two numbers of each token, of each tensor that has an axis of tokens: [tokens, 2]."""
+    if isinstance(values, torch.Tensor):
+        axis = next((axis for axis, size in enumerate(values.shape) if size == length), None)
+        if axis is None:
+            return []
+        values = torch.view_as_real(values) if values.is_complex() else values
+        rows = values.detach().movedim(axis, 0).reshape(length, -1).float().clamp(-1e9, 1e9)  # a mask has the smallest number
+        return [torch.stack([rows @ torch.arange(1.0, rows.shape[1] + 1, device=rows.device).cos(), rows.norm(dim=1)], 1)]
+    if isinstance(values, dict):
+        values = [value for name, value in values.items() if name != "cache_position"]
+    return [one for value in values for one in _tokens_in(value, length)] if isinstance(values, (list, tuple)) else []
+
+
+def _near(one, other, tolerance):
+    return bool(((one - other).abs() <= tolerance * other[:, 1:]).all())
+
+
+class _Watch:
+    """Hooks of all modules during one call of the model. `before`: the Watch of the first call."""
+
+    def __init__(self, model, length, odd, before=None):
+        self.names = {module: name for name, module in model.named_modules()}
+        self.length, self.before, self.found = length, before, None
+        self.others = [token for token in range(length) if token != odd]
+        self.stack, self.seen, self.calls = [], {}, {}
+
+    def enter(self, module, args, words):
+        self.stack.append((module, _tokens_in([args, words], self.length)))
+
+    def leave(self, module, args, output):
+        given, got = self.stack.pop()[1], _tokens_in([output], self.length)
+        number = self.calls[module] = self.calls.get(module, -1) + 1
+        self.seen[module, number] = given, got
+        if given and self.found is None and self._differs(given, got, self.before and self.before.seen.get((module, number))):
+            self.found = self.name_of(module)
+
+    def name_of(self, module):
+        return f"{self.names[module]} ({type(module).__name__})" if self.names[module] else type(module).__name__
+
+    def _differs(self, given, got, before):
+        if self.before is None:
+            return all(_near(one, one[:1], _NOISE) for one in given) and not all(_near(one, one[:1], _CHANGE) for one in got)
+        if before is None or [len(given), len(got)] != [len(one) for one in before]:
+            return False
+        given, got, given_before, got_before = ([one[self.others] for one in some] for some in (given, got, *before))
+        if all(torch.equal(one, other) for one, other in zip(given, given_before)):
+            return not all(_near(one, other, _CHANGE) for one, other in zip(got, got_before))
+        return not any(one.isnan().any() for one in given) and any(one.isnan().any() for one in got)
+
+
+@contextlib.contextmanager
+def _untouched(model):
+    """Afterwards buffers, numbers of the modules (such as `training`) and the generators are what they were."""
+    kinds = (bool, int, float, str, torch.Tensor, type(None))
+    plain = [(module, {name: value for name, value in vars(module).items() if isinstance(value, kinds)}, dict(module._buffers),
+              {name: value.clone() for name, value in module._buffers.items() if value is not None and value.numel() < 1 << 20})
+             for module in model.modules()]
+    devices = {one.device for one in model.parameters() if one.device.type == "cuda"}
+    with torch.random.fork_rng(list(devices)):
+        try:
+            yield
+        finally:
+            for module, numbers, buffers, copies in plain:
+                vars(module).update(numbers)
+                module._buffers.clear()
+                module._buffers.update(buffers)
+                for name, value in copies.items():
+                    if not torch.equal(buffers[name], value):
+                        buffers[name].copy_(value)
+
+
+def _embed(odd, length):
+    """A hook of the embedding: all tokens have one vector, and the odd one is NaN."""
+
+    def embed(_module, _args, output):
+        axis = next((axis for axis, size in enumerate(output.shape) if size == length), None)
+        if axis is None or not output.is_floating_point():
+            return None
+        vector = torch.arange(1.0, output.shape[-1] + 1, device=output.device).sin() * (output.select(axis, 0).float().std() + 0.01)
+        output = vector.to(output.dtype).expand_as(output).clone()
+        if odd is not None:
+            output.movedim(axis, 0)[odd] = math.nan
+        return output
+
+    return embed
+
+
+def _look(model, tokens, positions, longest, watch, odd):
+    """Calls the model. Returns the layers that have called the attention."""
+    hooks = [model.get_input_embeddings().register_forward_hook(_embed(odd, watch.length))]
+    for module in watch.names:
+        hooks += [module.register_forward_pre_hook(watch.enter, with_kwargs=True), module.register_forward_hook(watch.leave)]
+    call = _ProbeCall(positions, longest)
+    begin(watch, call)
+    try:
+        model(input_ids=tokens[None], position_ids=positions[None].to(tokens.device), use_cache=False,
+              attention_mask=torch.ones_like(tokens[None]))
+    finally:
+        end(watch)
+        for hook in hooks:
+            hook.remove()
+    return call.layers
+
+
+def probe(model, token, other, place, longest):
+    """The layers of attention of a model, and their names. Refuses a model in which tokens meet elsewhere.
+
+    token, other  two numbers of tokens
+    place         the largest position of the rank whose positions are the smallest
+    longest       the largest position of all ranks
+    """
+    model = getattr(model, "_orig_mod", model)  # without torch.compile
+    sizes = {size for parameter in model.parameters() for size in parameter.shape}
+    length = next((one for one in _LENGTHS if one not in sizes), 223)
+    odd, device = length // 2, next(model.parameters()).device
+    tokens, positions = torch.full((length,), token, device=device), torch.full((length,), place)
+    first = _Watch(model, length, odd)
+    second = _Watch(model, length, odd, first)
+    is_compiled = any(getattr(module, "_compiled_call_impl", None) is not None for module in model.modules())
+    eager = torch.compiler.set_stance("force_eager") if is_compiled else contextlib.nullcontext()
+    with torch.no_grad(), _untouched(model), eager:
+        model.eval()
+        try:
+            watch = first
+            layers = _look(model, tokens, positions, longest, first, None)
+            tokens[odd], positions = other, positions.index_fill(0, torch.tensor([odd]), longest)
+            watch = second
+            _look(model, tokens, positions, longest, second, odd)
+        except Exception as error:
+            if not (first.found or second.found):
+                place = watch.name_of(watch.stack[-1][0] if watch.stack else model)
+                if isinstance(error, NotImplementedError):
+                    refuse(f"{str(error).removeprefix(NAME)}: {place}")
+                refuse(f"{place} does not compute a part of a sequence: {type(error).__name__}: {str(error).splitlines()[0]}")
+    if second.found:
+        refuse(f"in {second.found} tokens meet outside the attention interface of transformers, and a ring has no other way")
+    if first.found:
+        refuse(f"{first.found} takes the places of tokens in the part of a rank, and not their position_ids")
+    return {layer: first.name_of(layer) for layer in layers}
