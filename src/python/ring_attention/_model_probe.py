@@ -16,7 +16,6 @@ import torch
 from ._model_calls import NAME, Call, begin, end, refuse
 
 _LENGTHS = (251, 241, 239, 233, 229, 227)  # primes: the axis of the tokens is the one of this length
-_NOISE, _CHANGE = 1e-3, 0.05  # relative: of rounding in what is equal, and of what differs
 
 
 class _ProbeCall(Call):
@@ -36,21 +35,23 @@ class _ProbeCall(Call):
 
 
 def _tokens_in(values, length):
-    """Two numbers of each token, of each tensor that has an axis of tokens: [tokens, 2]."""
+    """Three numbers of each token, of each tensor that has an axis of tokens: a sum, the norm, and what counts as a change."""
     if isinstance(values, torch.Tensor):
         axis = next((axis for axis, size in enumerate(values.shape) if size == length), None)
         if axis is None:
             return []
         values = torch.view_as_real(values) if values.is_complex() else values
         rows = values.detach().movedim(axis, 0).reshape(length, -1).float().clamp(-1e9, 1e9)  # a mask has the smallest number
-        return [torch.stack([rows @ torch.arange(1.0, rows.shape[1] + 1, device=rows.device).cos(), rows.norm(dim=1)], 1)]
+        size = rows.norm(dim=1)
+        change = size * (0.05 if values.element_size() < 4 else 2e-3)
+        return [torch.stack([rows @ torch.arange(1.0, rows.shape[1] + 1, device=rows.device).cos(), size, change], 1)]
     if isinstance(values, dict):
         values = [value for name, value in values.items() if name != "cache_position"]
     return [one for value in values for one in _tokens_in(value, length)] if isinstance(values, (list, tuple)) else []
 
 
-def _near(one, other, tolerance):
-    return bool(((one - other).abs() <= tolerance * other[:, 1:]).all())
+def _near(one, other, changes=1.0):
+    return bool(((one - other)[:, :2].abs() <= changes * other[:, 2:]).all())
 
 
 class _Watch:
@@ -58,7 +59,7 @@ class _Watch:
 
     def __init__(self, model, length, odd, before=None):
         self.names = {module: name for name, module in model.named_modules()}
-        self.length, self.before, self.found = length, before, None
+        self.length, self.odd, self.before, self.found = length, odd, before, None
         self.others = [token for token in range(length) if token != odd]
         self.stack, self.seen, self.calls = [], {}, {}
 
@@ -77,12 +78,12 @@ class _Watch:
 
     def _differs(self, given, got, before):
         if self.before is None:
-            return all(_near(one, one[:1], _NOISE) for one in given) and not all(_near(one, one[:1], _CHANGE) for one in got)
+            return all(_near(one, one[:1], 0.05) for one in given) and not all(_near(one, one[:1]) for one in got)
         if before is None or [len(given), len(got)] != [len(one) for one in before]:
             return False
         given, got, given_before, got_before = ([one[self.others] for one in some] for some in (given, got, *before))
         if all(torch.equal(one, other) for one, other in zip(given, given_before)):
-            return not all(_near(one, other, _CHANGE) for one, other in zip(got, got_before))
+            return not all(_near(one, other) for one, other in zip(got, got_before))
         return not any(one.isnan().any() for one in given) and any(one.isnan().any() for one in got)
 
 
@@ -107,25 +108,23 @@ def _untouched(model):
                         buffers[name].copy_(value)
 
 
-def _embed(odd, length):
-    """A hook of the embedding: all tokens have one vector, and the odd one is NaN."""
+def _embed(token, other, reached):
+    """A hook of the embedding: all tokens have one vector, and the other one is NaN."""
 
-    def embed(_module, _args, output):
-        axis = next((axis for axis, size in enumerate(output.shape) if size == length), None)
-        if axis is None or not output.is_floating_point():
-            return None
-        vector = torch.arange(1.0, output.shape[-1] + 1, device=output.device).sin() * (output.select(axis, 0).float().std() + 0.01)
-        output = vector.to(output.dtype).expand_as(output).clone()
-        if odd is not None:
-            output.movedim(axis, 0)[odd] = math.nan
-        return output
+    def embed(_module, args, output):
+        scale = output[args[0] == token][:1].float().std() + 0.01
+        vector = torch.arange(1.0, output.shape[-1] + 1, device=output.device).sin() * scale
+        output = torch.where((args[0] == token)[..., None], vector.to(output.dtype), output)
+        reached.append(bool((args[0] == other).any()))
+        return output.masked_fill((args[0] == other)[..., None], math.nan)
 
     return embed
 
 
-def _look(model, tokens, positions, longest, watch, odd):
+def _look(model, tokens, positions, longest, watch, token, other):
     """Calls the model. Returns the layers that have called the attention."""
-    hooks = [model.get_input_embeddings().register_forward_hook(_embed(odd, watch.length))]
+    reached = []
+    hooks = [model.get_input_embeddings().register_forward_hook(_embed(token, other, reached))]
     for module in watch.names:
         hooks += [module.register_forward_pre_hook(watch.enter, with_kwargs=True), module.register_forward_hook(watch.leave)]
     call = _ProbeCall(positions, longest)
@@ -137,6 +136,9 @@ def _look(model, tokens, positions, longest, watch, odd):
         end(watch)
         for hook in hooks:
             hook.remove()
+    results = watch.seen[model, 0][1]
+    if watch.before and not (any(reached) and results and results[0][watch.odd].isnan().all()):
+        refuse(f"{type(model).__name__} does not compute its result for a token from the embedding of the token")
     return call.layers
 
 
@@ -157,13 +159,15 @@ def probe(model, token, other, place, longest):
     is_compiled = any(getattr(module, "_compiled_call_impl", None) is not None for module in model.modules())
     eager = torch.compiler.set_stance("force_eager") if is_compiled else contextlib.nullcontext()
     with torch.no_grad(), _untouched(model), eager:
-        model.eval()
+        for module in model.modules():
+            if not isinstance(module, torch.nn.modules.batchnorm._BatchNorm):
+                module.training = False
         try:
             watch = first
-            layers = _look(model, tokens, positions, longest, first, None)
+            layers = _look(model, tokens, positions, longest, first, token, other)
             tokens[odd], positions = other, positions.index_fill(0, torch.tensor([odd]), longest)
             watch = second
-            _look(model, tokens, positions, longest, second, odd)
+            _look(model, tokens, positions, longest, second, token, other)
         except Exception as error:
             if not (first.found or second.found):
                 place = watch.name_of(watch.stack[-1][0] if watch.stack else model)

@@ -81,12 +81,12 @@ def _attention(module, query, key, value, attention_mask=None, *, scaling=None, 
     how = {"causal": causal, "scale": scaling, "softcap": softcap, "chunk": -mask.local if mask.local < 0 else None,
            "window": None if sliding_window is None else (sliding_window - 1, right)}
     call.left.pop(id(module), None)
-    words = call.words
+    words, sink = call.words, s_aux if s_aux is None or s_aux.element_size() > 2 else s_aux.float()
     layer, _updated.layer = getattr(_updated, "layer", None), None
     if call.has_cache and layer is None:
         refuse("a layer that uses the keys of another one has no cache", call)
     if layer is not None and layer.has_grown:
-        return _attention_of_cache(layer, query, key, value, s_aux, dropout, others.get("position_ids"), call, how), None
+        return _attention_of_cache(layer, query, key, value, sink, dropout, others.get("position_ids"), call, how), None
     if getattr(module, "attn_temperature_tuning", False) and not module.use_rope:  # by the place in the rows that it was given
         if words["documents"] is not None and words["seq"] >= module.floor_scale:
             refuse("attn_temperature_tuning of the model counts the tokens of all documents", call)
@@ -98,7 +98,7 @@ def _attention(module, query, key, value, attention_mask=None, *, scaling=None, 
     else:
         words = dict(words, seed=words["seed"] + getattr(module, "layer_idx", 0))
         try:
-            out, _ = ring_attention(query, key, value, sink=s_aux, dropout=dropout, **words, **how)
+            out, _ = ring_attention(query, key, value, sink=sink, dropout=dropout, **words, **how)
         except AgreedError as error:
             raise refused(error) from None
     return out.transpose(1, 2).contiguous(), None
@@ -235,9 +235,8 @@ def _prepare(model, input_ids, documents, cache, words, ranks):
     kind = tuple(type(module) for module in model.modules())
     if record.probed is None or record.probed[0] != kind or record.probed[1] < longest:
         token = int(input_ids[0, 0])
-        other = next((one for one in input_ids[0].unique().tolist() if one != token), token)
         try:
-            layers = probe(model, token, other, min(int(position[shard].max()) for shard in shards), longest)
+            layers = probe(model, token, token - 1 if token else 1, min(int(position[shard].max()) for shard in shards), longest)
         except NotImplementedError:
             model.set_attn_implementation(before)
             raise
