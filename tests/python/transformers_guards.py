@@ -1,6 +1,7 @@
 """What would be a wrong number on a ring, in models of transformers: it is right, or an error says so. Ranks are threads."""
 
 import copy
+import functools
 import unittest
 
 import ring_attention as ra
@@ -8,6 +9,9 @@ import torch
 import transformers as t
 from ring_attention.transformers import RingCache, shard, sum_gradients
 from torch import nn
+from torch.utils.checkpoint import checkpoint
+from transformers_layers import (Choice, Convolution, Normalised, OwnAttention, OwnPlaces, OwnRotary, Scan, Stream, llama,
+                                 of_transformers, with_layer)
 from transformers_program import COMMON, SEQ, make
 
 DOCUMENTS = [0, 17, 18, SEQ]
@@ -15,13 +19,6 @@ DOCUMENTS = [0, 17, 18, SEQ]
 
 def tokens_of(seed=1, batch=1):
     return torch.randint(0, 64, (batch, SEQ), generator=torch.Generator().manual_seed(seed))
-
-
-def llama(**more):
-    torch.manual_seed(0)
-    model = t.LlamaForCausalLM(t.LlamaConfig(**{**COMMON, **more}))
-    model.set_attn_implementation("eager")
-    return model
 
 
 def on_ranks(model, work, size=2):
@@ -40,104 +37,6 @@ def error_of(call):
 
 def relative(got, due):
     return float((got - due).abs().max() / due.abs().max())
-
-
-# ---- Layers in which tokens meet outside the interface -----------------------------------------------------------
-
-
-class Convolution(nn.Module):
-    """Over four tokens; its weights are 0, as those of a layer that has not learned yet."""
-
-    def __init__(self):
-        super().__init__()
-        self.conv = nn.Conv1d(64, 64, 4, padding=3, groups=64)
-        nn.init.zeros_(self.conv.weight)
-
-    def forward(self, x, **_):
-        return self.conv(x.mT)[..., :x.shape[1]].mT
-
-
-class Scan(nn.Module):
-    """A state that each token changes."""
-
-    def forward(self, x, **_):
-        state, states = torch.zeros_like(x[:, 0]), []
-        for token in x.unbind(1):
-            state = 0.9 * state + 0.1 * token
-            states.append(state)
-        return torch.stack(states, 1)
-
-
-class Stream(nn.Module):
-    """A mean of all tokens before."""
-
-    def forward(self, x, **_):
-        return x.cumsum(1) / torch.arange(1, x.shape[1] + 1)[:, None]
-
-
-class Choice(nn.Module):
-    """The layer takes half of the tokens: those of the largest number."""
-
-    def forward(self, x, **_):
-        chosen = x[..., 0].topk(x.shape[1] // 2).indices
-        return torch.zeros_like(x).scatter(1, chosen[..., None].expand(-1, -1, x.shape[2]), 1.0)
-
-
-class Normalised(nn.BatchNorm1d):
-    """By the mean of the tokens, while it is trained."""
-
-    def forward(self, x, **_):
-        return super().forward(x.mT).mT
-
-
-class OwnAttention(nn.Module):
-    """It never calls the interface."""
-
-    def __init__(self):
-        super().__init__()
-        self.qkv = nn.Linear(64, 192)
-
-    def forward(self, hidden_states, **_):
-        q, k, v = self.qkv(hidden_states).unflatten(2, (3, 4, 16)).permute(2, 0, 3, 1, 4)
-        return nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2), None
-
-
-class OwnPlaces(nn.Module):
-    """It counts the tokens that it has."""
-
-    def forward(self, x, **_):
-        return x + torch.arange(float(x.shape[1]))[:, None].cos()
-
-
-class OwnRotary(nn.Module):
-    """Its angles depend on the largest position that it sees, which no attribute tells."""
-
-    def forward(self, x, position_ids):
-        angles = position_ids[..., None] * torch.ones(16) / (1 + position_ids.max())
-        return angles.cos(), angles.sin()
-
-
-def with_layer(layer):
-    """Llama, in which `layer` is in place of one of its own."""
-    model = llama()
-    if isinstance(layer, OwnRotary):
-        model.model.rotary_emb = layer
-    elif isinstance(layer, OwnAttention):
-        model.model.layers[1].self_attn = layer
-    else:
-        model.model.layers[1].mlp = layer
-    return model
-
-
-def of_transformers():
-    """One of each kind, and the layer that is named."""
-    small = dict(vocab_size=64, hidden_size=64, num_hidden_layers=2)
-    yield t.Lfm2ForCausalLM(t.Lfm2Config(**{**COMMON, "layer_types": ["conv", "full_attention"]})), "model.layers.0.conv (Lfm2ShortConv)"
-    yield t.Mamba2ForCausalLM(t.Mamba2Config(**small, num_heads=8, head_dim=16, state_size=16, n_groups=1)), "layers.0.mixer (Mamba2Mixer)"
-    yield t.BloomForCausalLM(t.BloomConfig(**small, n_head=4)), "transformer.h.0.self_attention (BloomAttention)"
-    yield t.FalconForCausalLM(t.FalconConfig(**small, num_attention_heads=4)), "transformer.h.0.self_attention (FalconAttention)"
-    yield t.GPTNeoForCausalLM(t.GPTNeoConfig(**small, num_layers=2, num_heads=4, attention_types=[[["global", "local"], 1]])), \
-        "transformer.h.0.attn.attention (GPTNeoSelfAttention)"
 
 
 class Guards(unittest.TestCase):
@@ -271,10 +170,7 @@ class Guards(unittest.TestCase):
             losses = []
             for documents in (DOCUMENTS, [0, 40, SEQ]):
                 part = shard(mine, tokens_of(), tokens_of(), documents=documents, group=group)
-                call = mine
-                if how == "whole":
-                    def call(**part):
-                        return torch.utils.checkpoint.checkpoint(mine, use_reentrant=False, **part)
+                call = functools.partial(checkpoint, mine, use_reentrant=False) if how == "whole" else mine
                 losses.append(call(**part).loss)
             sum(losses).backward()
             sum_gradients(mine, group=group)
@@ -283,7 +179,7 @@ class Guards(unittest.TestCase):
         for how in ("whole", True, False):
             plain, kept = llama(), llama()
             if how != "whole":
-                kept.gradient_checkpointing_enable({"use_reentrant": how})
+                kept.activation_checkpointing_enable({"use_reentrant": how})
                 kept.train()
             due = on_ranks(plain, lambda mine, group: work(mine, group, None))
             got = on_ranks(kept, lambda mine, group: work(mine, group, how))
@@ -300,11 +196,12 @@ class Guards(unittest.TestCase):
             copied = mine(**{name: copy.copy(value) for name, value in part.items()}).logits
             base = mine.lm_head(mine.model(**part).last_hidden_state)
             mine.set_attn_implementation("sdpa")
-            texts.append(error_of(lambda: mine(tokens_of())))
+            texts += [error_of(lambda: mine(**part)), error_of(lambda: mine(tokens_of()))]
             return texts, torch.equal(right, copied) and torch.equal(right, base)
 
         for texts, same in on_ranks(llama(), work):
-            for text, due in zip(texts, ("first call shard", "first call shard", "not those of shard", "no error"), strict=True):
+            for text, due in zip(texts, ("first call shard", "first call shard", "not those of shard", "computes with 'sdpa' since",
+                                         "no error"), strict=True):
                 self.assertIn(due, text)
             self.assertTrue(same)
 

@@ -29,7 +29,8 @@ class Record:
     def __init__(self):
         self.last = None  # its newest call
         self.layers = {}  # by the id of each model in it: its layers of attention, their ids and names
-        self.probed = None  # (what its layers are, the longest sequence) that the probe has seen
+        self.probed = None  # (what its layers are, the longest position) that the probe has seen
+        self.change = None  # the length from which on its rotary frequencies depend on the length
 
 
 class Call:
@@ -90,6 +91,7 @@ def record_of(model):
     """The Record of a model. The first call adds the hooks."""
     if model not in _records:
         record = Record()
+        record.change = _first_change(model)
         for module in model.modules():
             if module is model or hasattr(module, "set_attn_implementation"):
                 _records[module] = record
@@ -118,11 +120,13 @@ def end(module):
 @torch.compiler.disable
 def _enter(module, args, words):
     record, call = _records.get(module), current()
+    given = next((one for one in (getattr(value, "ring_call", None) for value in (*words.values(), *args)) if one), None)
     if record is None or module.config._attn_implementation != "ring":
+        if given is not None:
+            raise RuntimeError(f"{NAME}the model computes with {module.config._attn_implementation!r} since shard: call it again")
         return begin(module, None)
     if call is None:
-        call = next((one for one in (getattr(value, "ring_call", None) for value in (*words.values(), *args)) if one), None)
-        call = call or _call_of_copy(words.get("position_ids"), record.last)
+        call = given or _call_of_copy(words.get("position_ids"), record.last)
         if call.ranks is not None and words.get("output_router_logits", getattr(module.config, "output_router_logits", False)):
             refuse("output_router_logits: the loss that balances experts is not a sum over the tokens of the ranks", call)
         call.left = dict(record.layers.get(id(module), {}))
@@ -163,8 +167,7 @@ def _changes_with_length(module):
     return bool({"dynamic", "longrope"} & set(kinds.values() if isinstance(kinds, dict) else [kinds]))
 
 
-def first_change(model):
-    """The length from which on rotary frequencies of the model depend on the length, or None."""
+def _first_change(model):
     lengths = [length for module in model.modules() if _changes_with_length(module)
                for parameters in (module.config.rope_parameters, *module.config.rope_parameters.values())
                if isinstance(parameters, dict) and parameters.get("rope_type") in ("dynamic", "longrope")

@@ -173,7 +173,7 @@ def probe(model, token, other, place, longest):
                 place = watch.name_of(watch.stack[-1][0] if watch.stack else model)
                 if isinstance(error, NotImplementedError):
                     refuse(f"{str(error).removeprefix(NAME)}: {place}")
-                refuse(f"{place} does not compute a part of a sequence: {type(error).__name__}: {str(error).splitlines()[0]}")
+                refuse(f"{place} does not compute a part of a sequence: {type(error).__name__}: {str(error).splitlines()[:1]}")
     if second.found:
         refuse(f"in {second.found} tokens meet outside the attention interface of transformers, and a ring has no other way")
     if first.found:

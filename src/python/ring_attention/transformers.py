@@ -26,7 +26,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, Cache, Dyna
 import ring_attention as numpy_api
 
 from ._masks import boundaries
-from ._model_calls import NAME, AgreedError, Call, Refusal, agree, current, first_change, is_first, record_of, refuse, refused
+from ._model_calls import NAME, AgreedError, Call, Refusal, agree, current, is_first, record_of, refuse, refused
 from ._model_probe import probe
 from .torch import _array, ring_attention
 
@@ -223,14 +223,14 @@ def _prepare(model, input_ids, documents, cache, words, ranks):
     if cache is not None and (cache.get_seq_length() or documents is not None):
         refuse("a cache is filled once, and without documents; generate() adds to it")
     position = torch.cat([torch.arange(end - begin) for begin, end in zip(bounds, bounds[1:])])
-    longest, change = int(position.max()), first_change(model)
+    record, before = record_of(model), model.config._attn_implementation
+    longest, change = int(position.max()), record.change
     if change is not None and longest >= change and len(set(bounds)) > 2:
         refuse(f"the rotary frequencies of the model depend on the length from {change} tokens on: give one sequence")
     if change is not None and cache is not None and seq >= change:
         refuse(f"the rotary frequencies of the model depend on the length from {change} tokens on: a cache has fewer")
     mine = shards[numpy_api.rank(**ranks)]
     call = Call(dict(words, seq=seq), mine, position[mine], longest, ranks, cache is not None)
-    record, before = record_of(model), model.config._attn_implementation
     model.set_attn_implementation("ring")
     kind = tuple(type(module) for module in model.modules())
     if record.probed is None or record.probed[0] != kind or record.probed[1] < longest:
