@@ -70,6 +70,10 @@ MORE = {
     "hunyuan_v1_moe": {"head_dim": 16},
     "lfm2": {"layer_types": ["conv", "full_attention"] * 2},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 2},
+    "ministral": {"head_dim": 16},
+    "nemotron": {"head_dim": 16, "num_key_value_heads": 2},
+    "prophetnet": {"num_hidden_layers": "its own"},
+    "qwen4_exp_text": {"layer_types": "its own"},
     "mamba2": {"num_heads": 8},
 }
 
@@ -164,7 +168,7 @@ def main(families):
             models = [make(family) for _ in range(3)]
             alone(models[0], torch.ones(1, SEQ, dtype=torch.long), [0, SEQ])
         except Exception as error:
-            found[family] = f"not made: {type(error).__name__}: {str(error).splitlines()[0][:150]}"
+            found[family] = f"not made: {type(error).__name__}: {str(error).split(chr(10))[0][:150]}"
         else:
             try:
                 one = compare(models, [0, SEQ])

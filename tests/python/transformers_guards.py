@@ -165,6 +165,22 @@ class Guards(unittest.TestCase):
                 self.assertIn("NotImplementedError", text)
                 self.assertIn("balances experts", text)
 
+    def test_loss_that_is_not_a_share_is_refused(self):
+        model = llama()
+        own = type(model)
+
+        class OwnLoss(own):
+            def forward(self, labels=None, shift_labels=None, num_items_in_batch=None, **words):
+                result = super().forward(**words)
+                if labels is not None:
+                    result.loss = nn.functional.cross_entropy(result.logits[0, :-1], labels[0, 1:])
+                return result
+
+        model.__class__ = OwnLoss
+        self.refused(model, "OwnLoss does not divide the loss of shift_labels by num_items_in_batch", labels=tokens_of())
+        self.assertEqual(on_ranks(model, lambda mine, group: error_of(lambda: mine(**shard(mine, tokens_of(), group=group)))),
+                         ["no error"] * 2)
+
     def test_checkpointing_uses_the_documents_of_its_call(self):
         def work(mine, group, how):
             losses = []

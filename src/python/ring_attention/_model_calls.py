@@ -29,7 +29,7 @@ class Record:
     def __init__(self):
         self.last = None  # its newest call
         self.layers = {}  # by the id of each model in it: its layers of attention, their ids and names
-        self.probed = None  # (what its layers are, the longest position) that the probe has seen
+        self.probed = None  # (what its layers are, the longest position, with labels?) that the probe has seen
         self.change = None  # the length from which on its rotary frequencies depend on the length
 
 

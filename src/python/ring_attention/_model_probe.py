@@ -121,8 +121,8 @@ def _embed(token, other, reached):
     return embed
 
 
-def _look(model, tokens, positions, longest, watch, token, other):
-    """Calls the model. Returns the layers that have called the attention."""
+def _look(model, tokens, positions, longest, watch, token, other, **labels):
+    """Calls the model. Returns the layers that have called the attention, and the result."""
     reached = []
     hooks = [model.get_input_embeddings().register_forward_hook(_embed(token, other, reached))]
     for module in watch.names:
@@ -130,24 +130,31 @@ def _look(model, tokens, positions, longest, watch, token, other):
     call = _ProbeCall(positions, longest)
     begin(watch, call)
     try:
-        model(input_ids=tokens[None], position_ids=positions[None].to(tokens.device), use_cache=False,
-              attention_mask=torch.ones_like(tokens[None]))
+        result = model(input_ids=tokens[None], position_ids=positions[None].to(tokens.device), use_cache=False,
+                       attention_mask=torch.ones_like(tokens[None]), **labels)
     finally:
         end(watch)
         for hook in hooks:
             hook.remove()
-    results = watch.seen[model, 0][1]
-    if watch.before and not (any(reached) and results and results[0][watch.odd].isnan().all()):
+    got = watch.seen[model, 0][1]
+    if watch.before and not (any(reached) and got and got[0][watch.odd].isnan().all()):
         refuse(f"{type(model).__name__} does not compute its result for a token from the embedding of the token")
-    return call.layers
+    return call.layers, result
 
 
-def probe(model, token, other, place, longest):
+def _is_of_all_ranks(result, shift_labels, count):
+    """Is the loss a sum over the tokens, divided by the number that was given?"""
+    due = torch.nn.functional.cross_entropy(result.logits[0].float(), shift_labels[0], reduction="sum") / count
+    return result.loss is not None and bool((result.loss - due).abs() <= 0.02 * due)
+
+
+def probe(model, token, other, place, longest, has_labels):
     """The layers of attention of a model, and their names. Refuses a model in which tokens meet elsewhere.
 
     token, other  two numbers of tokens
     place         the largest position of the rank whose positions are the smallest
     longest       the largest position of all ranks
+    has_labels    is the model asked for its loss?
     """
     model = getattr(model, "_orig_mod", model)  # without torch.compile
     sizes = {size for parameter in model.parameters() for size in parameter.shape}
@@ -164,7 +171,9 @@ def probe(model, token, other, place, longest):
                 module.training = False
         try:
             watch = first
-            layers = _look(model, tokens, positions, longest, first, token, other)
+            labels = {"labels": tokens[None] - token + other, "shift_labels": tokens[None].clone(),
+                      "num_items_in_batch": torch.tensor(1000, device=device)} if has_labels else {}
+            layers, result = _look(model, tokens, positions, longest, first, token, other, **labels)
             tokens[odd], positions = other, positions.index_fill(0, torch.tensor([odd]), longest)
             watch = second
             _look(model, tokens, positions, longest, second, token, other)
@@ -178,4 +187,6 @@ def probe(model, token, other, place, longest):
         refuse(f"in {second.found} tokens meet outside the attention interface of transformers, and a ring has no other way")
     if first.found:
         refuse(f"{first.found} takes the places of tokens in the part of a rank, and not their position_ids")
+    if has_labels and not _is_of_all_ranks(result, labels["shift_labels"], 1000):
+        refuse(f"{type(model).__name__} does not divide the loss of shift_labels by num_items_in_batch: call shard without labels")
     return {layer: first.name_of(layer) for layer in layers}

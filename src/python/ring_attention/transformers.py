@@ -211,7 +211,7 @@ def _text(input_ids, labels, **others):
     return "shard(input_ids {}, labels {}".format(*sums) + "".join(f", {name}={value}" for name, value in others.items()) + ")"
 
 
-def _prepare(model, input_ids, documents, cache, words, ranks):
+def _prepare(model, input_ids, has_labels, documents, cache, words, ranks):
     """The call, whose layers and rotary frequencies a ring can compute."""
     seq = input_ids.shape[1]
     bounds = [0, seq] if documents is None else boundaries(documents)
@@ -233,14 +233,15 @@ def _prepare(model, input_ids, documents, cache, words, ranks):
     call = Call(dict(words, seq=seq), mine, position[mine], longest, ranks, cache is not None)
     model.set_attn_implementation("ring")
     kind = tuple(type(module) for module in model.modules())
-    if record.probed is None or record.probed[0] != kind or record.probed[1] < longest:
+    if record.probed is None or record.probed[0] != kind or record.probed[1] < longest or record.probed[2] < has_labels:
         token = int(input_ids[0, 0])
         try:
-            layers = probe(model, token, token - 1 if token else 1, min(int(position[shard].max()) for shard in shards), longest)
+            layers = probe(model, token, token - 1 if token else 1, min(int(position[shard].max()) for shard in shards), longest,
+                           has_labels)
         except NotImplementedError:
             model.set_attn_implementation(before)
             raise
-        record.probed = kind, longest
+        record.probed = kind, longest, has_labels
         record.layers = {id(module): {id(layer): layers[layer] for layer in module.modules() if layer in layers}
                          for module in model.modules() if module is model or hasattr(module, "set_attn_implementation")}
     record.last = call
@@ -262,7 +263,7 @@ def shard(model, input_ids, labels=None, *, documents=None, cache=None, seed=0, 
     words = dict(words, placement=placement, documents=documents, seed=seed)
     bounds = None if documents is None else [int(one) for one in documents]
     text = _text(input_ids, labels, documents=bounds, seed=seed, cache=cache is not None)
-    call = agree(ranks, text, lambda: _prepare(model, input_ids, documents, cache, words, ranks),
+    call = agree(ranks, text, lambda: _prepare(model, input_ids, labels is not None, documents, cache, words, ranks),
                  "input_ids and labels are the same on all ranks of a ring, which share one batch")
     mine, batch = call.mine, len(input_ids)
     # With an attention_mask transformers does not look for packed sequences in the positions, which are those of a shard.
