@@ -10,7 +10,7 @@ import transformers as t
 from ring_attention.transformers import RingCache, shard, sum_gradients
 from torch import nn
 from torch.utils.checkpoint import checkpoint
-from transformers_layers import (Choice, Convolution, Normalised, OwnAttention, OwnPlaces, OwnRotary, Scan, Stream, llama,
+from transformers_layers import (Choice, Convolution, Mixing, Normalised, OwnAttention, OwnPlaces, OwnRotary, Scan, Stream, llama,
                                  of_transformers, with_layer)
 from transformers_program import COMMON, SEQ, make
 
@@ -63,6 +63,9 @@ class Guards(unittest.TestCase):
         for model, name in of_transformers():
             with self.subTest(model=type(model).__name__):
                 self.refused(model, name)
+                self.refused(model, name, labels=tokens_of())
+        for labels in (None, tokens_of()):
+            self.refused(Mixing(llama().config), "in Mixing tokens meet outside", labels=labels)
 
     def test_layer_that_does_not_call_the_ring_is_named(self):
         model = llama()
@@ -211,9 +214,11 @@ class Guards(unittest.TestCase):
             right = mine(**part).logits
             copied = mine(**{name: copy.copy(value) for name, value in part.items()}).logits
             base = mine.lm_head(mine.model(**part).last_hidden_state)
+            twin = copy.deepcopy(mine)
+            again = twin(**shard(twin, tokens_of(), group=group)).logits
             mine.set_attn_implementation("sdpa")
             texts += [error_of(lambda: mine(**part)), error_of(lambda: mine(tokens_of()))]
-            return texts, torch.equal(right, copied) and torch.equal(right, base)
+            return texts, all(torch.equal(right, one) for one in (copied, base, again))
 
         for texts, same in on_ranks(llama(), work):
             for text, due in zip(texts, ("first call shard", "first call shard", "not those of shard", "computes with 'sdpa' since",
@@ -230,7 +235,7 @@ class Guards(unittest.TestCase):
         for text, labels, right in on_ranks(llama(), work):
             for one in (text, labels):
                 self.assertIn("AgreedError", one)
-                self.assertIn("input_ids and labels are the same on all ranks of a ring", one)
+                self.assertIn("input_ids, labels and documents are the same on all ranks of a ring", one)
             self.assertEqual(right, "no error")
 
     def test_refusal_on_one_rank_ends_all(self):

@@ -93,11 +93,13 @@ def record_of(model):
         record = Record()
         record.change = _first_change(model)
         for module in model.modules():
-            if module is model or hasattr(module, "set_attn_implementation"):
+            is_model, hooks = module is model or hasattr(module, "set_attn_implementation"), [*module._forward_pre_hooks.values()]
+            if is_model:
                 _records[module] = record
+            if is_model and _enter not in hooks:  # a copy of a model has them
                 module.register_forward_pre_hook(_enter, with_kwargs=True)
                 module.register_forward_hook(_leave, always_call=True)
-            if _changes_with_length(module):
+            if _changes_with_length(module) and _add_longest not in hooks:
                 module.register_forward_pre_hook(_add_longest, with_kwargs=True)
                 module.register_forward_hook(_drop_longest)
     return _records[model]

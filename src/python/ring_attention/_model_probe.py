@@ -70,17 +70,18 @@ class _Watch:
         given, got = self.stack.pop()[1], _tokens_in([output], self.length)
         number = self.calls[module] = self.calls.get(module, -1) + 1
         self.seen[module, number] = given, got
-        if given and self.found is None and self._differs(given, got, self.before and self.before.seen.get((module, number))):
+        before = self.before and self.before.seen.get((module, number))
+        if given and self.found is None and self._differs(given, got, before, not self.names[module]):
             self.found = self.name_of(module)
 
     def name_of(self, module):
         return f"{self.names[module]} ({type(module).__name__})" if self.names[module] else type(module).__name__
 
-    def _differs(self, given, got, before):
+    def _differs(self, given, got, before, is_all):
         if self.before is None:
             return all(_near(one, one[:1], 0.05) for one in given) and not all(_near(one, one[:1]) for one in got)
         if before is None or [len(given), len(got)] != [len(one) for one in before]:
-            return False
+            return is_all
         given, got, given_before, got_before = ([one[self.others] for one in some] for some in (given, got, *before))
         if all(torch.equal(one, other) for one, other in zip(given, given_before)):
             return not all(_near(one, other) for one, other in zip(got, got_before))
@@ -176,7 +177,7 @@ def probe(model, token, other, place, longest, has_labels):
             layers, result = _look(model, tokens, positions, longest, first, token, other, **labels)
             tokens[odd], positions = other, positions.index_fill(0, torch.tensor([odd]), longest)
             watch = second
-            _look(model, tokens, positions, longest, second, token, other)
+            _look(model, tokens, positions, longest, second, token, other, **labels)
         except Exception as error:
             if not (first.found or second.found):
                 place = watch.name_of(watch.stack[-1][0] if watch.stack else model)

@@ -204,11 +204,16 @@ class RingCache(Cache):
     update_conv_state = get_recurrent_state = update_recurrent_state = update_indexer = has_previous_state = get_conv_state
 
 
-def _text(input_ids, labels, **others):
-    """What the ranks of a ring have to have in common, in few words."""
-    sums = (f"{zlib.crc32(given.detach().cpu().contiguous().numpy()):08x}" if isinstance(given, torch.Tensor) else str(given)
-            for given in (input_ids, labels))
-    return "shard(input_ids {}, labels {}".format(*sums) + "".join(f", {name}={value}" for name, value in others.items()) + ")"
+def _text(**arguments):
+    """What the ranks of a ring have to have in common, with checksums in place of arrays."""
+
+    def short(given):
+        if isinstance(given, (bool, int, type(None))):
+            return str(given)
+        whole = given.detach().cpu().contiguous().numpy() if isinstance(given, torch.Tensor) else str([*given]).encode()
+        return f"{zlib.crc32(whole):08x}"
+
+    return "shard(" + ", ".join(f"{name} {short(given)}" for name, given in arguments.items()) + ")"
 
 
 def _prepare(model, input_ids, has_labels, documents, cache, words, ranks):
@@ -261,10 +266,9 @@ def shard(model, input_ids, labels=None, *, documents=None, cache=None, seed=0, 
     """
     ranks = {name: words[name] for name in ("group", "comm") if name in words}
     words = dict(words, placement=placement, documents=documents, seed=seed)
-    bounds = None if documents is None else [int(one) for one in documents]
-    text = _text(input_ids, labels, documents=bounds, seed=seed, cache=cache is not None)
+    text = _text(input_ids=input_ids, labels=labels, documents=documents, seed=seed, cache=cache is not None)
     call = agree(ranks, text, lambda: _prepare(model, input_ids, labels is not None, documents, cache, words, ranks),
-                 "input_ids and labels are the same on all ranks of a ring, which share one batch")
+                 "input_ids, labels and documents are the same on all ranks of a ring, which share one batch")
     mine, batch = call.mine, len(input_ids)
     # With an attention_mask transformers does not look for packed sequences in the positions, which are those of a shard.
     part = {"input_ids": input_ids[:, mine], "position_ids": call.positions.expand(batch, -1), "use_cache": False,
