@@ -136,6 +136,7 @@ def error_of(call):
 
 
 def refusals(rank, group):
+    from ring_attention._model_calls import begin, end
     from ring_attention.transformers import RingCache, _mask, shard
     from transformers.masking_utils import chunked_causal_mask_function
 
@@ -155,9 +156,11 @@ def refusals(rank, group):
         texts.append(error_of(lambda: model(**part)))
     model = make("llama4", floor_scale=8).eval()
     texts.append(error_of(lambda: model(**shard(model, tokens, documents=[0, 9, SEQ], group=group))))
+    begin(model, shard(model, tokens, group=group)["position_ids"].ring_call)
     for size, padding in ((8, 0), (16, 3)):  # another chunk, an offset
         mask = chunked_causal_mask_function(size, torch.tensor([padding]))
-        texts.append(error_of(lambda: _mask(config=model.config, mask_function=mask, local_size=16)))
+        texts.append(str(_mask(config=model.config, mask_function=mask, local_size=16).problem))
+    end(model)
     model, cache = make("llama").eval(), RingCache()
     texts.append(error_of(lambda: model.generate(tokens, cache=cache, max_new_tokens=2)))
     texts.append(error_of(lambda: shard(model, tokens[:, :1], cache=cache, group=group)))

@@ -13,6 +13,7 @@ import transformers_program
 
 os.environ.setdefault("RING_ATTENTION_TIMEOUT", "240")  # to import transformers takes long
 from ring_attention import _rank_processes
+from transformers_guards import Guards  # noqa: F401
 
 
 def on_ranks(size, case):

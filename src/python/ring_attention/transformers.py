@@ -18,6 +18,7 @@ a ring cannot do is a NotImplementedError that names it. generate() goes on afte
 from __future__ import annotations
 
 import threading
+import zlib
 
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface, Cache, DynamicLayer
@@ -25,11 +26,12 @@ from transformers import AttentionInterface, AttentionMaskInterface, Cache, Dyna
 import ring_attention as numpy_api
 
 from ._masks import boundaries
+from ._model_calls import NAME, AgreedError, Call, Refusal, agree, current, is_first, record_of, refuse, refused
+from ._model_probe import probe
 from .torch import _array, ring_attention
 
 __all__ = ["RingCache", "shard", "sum_gradients"]
 
-_sequences = {}  # by id of a configuration: (the configuration, the keywords of the ring, this rank's positions, a cache?)
 _updated = threading.local()  # its layer: the one of a cache whose attention comes next
 #: What models pass on to every attention and does not change it.
 _OF_OTHERS = {"cache_position", "labels", "logits_to_keep", "num_items_in_batch", "output_hidden_states",
@@ -37,65 +39,95 @@ _OF_OTHERS = {"cache_position", "labels", "logits_to_keep", "num_items_in_batch"
               "use_cache"}
 
 
-def _refuse(what):
-    raise NotImplementedError(f'attn_implementation="ring": {what}')
+class _Mask:
+    """Which mask of a ring a model has made, and for which call. A model that computes with it is refused."""
 
+    def __init__(self, call, local=0, problem=None):
+        self.call, self.local, self.problem = call, local, problem  # local: a window, or a chunk, which is negative
 
-def _sequence_of(config):
-    if id(config) not in _sequences:
-        raise RuntimeError('attn_implementation="ring": first call ring_attention.transformers.shard(model, ...)')
-    return _sequences[id(config)][1:]
+    def to(self, *_args, **_words):
+        return self
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise Refusal(NAME + self._text())
+
+    def __getitem__(self, _):
+        refuse(self._text())
+
+    @classmethod
+    def __torch_function__(cls, function, *_args, **_words):
+        refuse(cls._text())
+
+    @staticmethod
+    def _text():
+        return "the model computes with its mask itself, and a ring has no mask in numbers"
 
 
 def _attention(module, query, key, value, attention_mask=None, *, scaling=None, dropout=0.0, sliding_window=None, s_aux=None,
                softcap=None, is_causal=None, **others):
+    call = attention_mask.call if isinstance(attention_mask, _Mask) else current() or is_first()
     for name, given in others.items():
         if given is not None and given is not False and name not in _OF_OTHERS:
-            _refuse(f"the model asks for {name}, which the ring does not have")
-    local = 0 if attention_mask is None or attention_mask.dim() else int(attention_mask)
-    if attention_mask is not None and attention_mask.dim() or max(local, 0) != (sliding_window or 0):
-        _refuse("the mask of the model is not the one that its attention asks for by sliding_window")
+            refuse(f"the model asks for {name}, which the ring does not have", call)
+    mask = _Mask(call) if attention_mask is None else attention_mask
+    if isinstance(mask, _Mask) and mask.problem is not None:
+        refuse(mask.problem, call)
+    if not isinstance(mask, _Mask) or max(mask.local, 0) != (sliding_window or 0):
+        refuse("the mask of the model is not the one that its attention asks for by sliding_window", call)
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     right = 0 if causal else -1 if sliding_window is None else sliding_window - 1
-    how = {"causal": causal, "scale": scaling, "softcap": softcap, "chunk": -local if local < 0 else None,
+    how = {"causal": causal, "scale": scaling, "softcap": softcap, "chunk": -mask.local if mask.local < 0 else None,
            "window": None if sliding_window is None else (sliding_window - 1, right)}
-    words, mine, has_cache = _sequence_of(module.config)
+    call.left.pop(id(module), None)
+    words, sink = call.words, s_aux if s_aux is None or s_aux.element_size() > 2 else s_aux.float()
     layer, _updated.layer = getattr(_updated, "layer", None), None
-    if has_cache and layer is None:
-        _refuse("a layer that uses the keys of another one has no cache")
+    if call.has_cache and layer is None:
+        refuse("a layer that uses the keys of another one has no cache", call)
     if layer is not None and layer.has_grown:
-        return _attention_of_cache(layer, query, key, value, s_aux, dropout, others.get("position_ids"), words, how), None
+        return _attention_of_cache(layer, query, key, value, sink, dropout, others.get("position_ids"), call, how), None
     if getattr(module, "attn_temperature_tuning", False) and not module.use_rope:  # by the place in the rows that it was given
         if words["documents"] is not None and words["seq"] >= module.floor_scale:
-            _refuse("attn_temperature_tuning of the model counts the tokens of all documents")
+            refuse("attn_temperature_tuning of the model counts the tokens of all documents", call)
         due, given = (torch.log1p(torch.floor((places.to(query.device) + 1.0) / module.floor_scale)) * module.attn_scale + 1
-                      for places in (mine, torch.arange(len(mine))))
+                      for places in (call.mine, torch.arange(len(call.mine))))
         query = query * (due / given)[:, None].to(query.dtype)
-    words = dict(words, seed=words["seed"] + getattr(module, "layer_idx", 0))
-    out, _ = ring_attention(query, key, value, sink=s_aux, dropout=dropout, **words, **how)
+    if call.attend is not None:
+        out = call.attend(module, query, key, value)
+    else:
+        words = dict(words, seed=words["seed"] + getattr(module, "layer_idx", 0))
+        try:
+            out, _ = ring_attention(query, key, value, sink=sink, dropout=dropout, **words, **how)
+        except AgreedError as error:
+            raise refused(error) from None
     return out.transpose(1, 2).contiguous(), None
 
 
-def _attention_of_cache(layer, query, key, value, sink, dropout, position_ids, words, how):
+def _attention_of_cache(layer, query, key, value, sink, dropout, position_ids, call, how):
     """Attention of the newest tokens, which all ranks have, over a cache that already has them as well."""
     newest = range(layer.length - query.shape[2], layer.length)
     if position_ids is not None and not bool((position_ids == torch.tensor(newest, device=position_ids.device)).all()):
-        _refuse("a cache of a ring goes on where it ends, without padding: give it all tokens of the prompt but the last")
+        refuse("a cache of a ring goes on where it ends, without padding: give it all tokens of the prompt but the last", call)
     if dropout or query.requires_grad:
-        _refuse("a cache has neither dropout nor gradients: model.eval(), torch.no_grad()")
+        refuse("a cache has neither dropout nor gradients: model.eval(), torch.no_grad()", call)
     if chunk := how.pop("chunk"):
         how["documents"] = [*range(0, layer.length, chunk), layer.length]
     arrays = (_array(tensor if tensor.dtype == torch.float64 else tensor.float()) for tensor in (query, key, value))
-    ranks = {name: words[name] for name in ("group", "comm", "threads") if name in words}
-    out = numpy_api.decode(*arrays, positions=(newest, layer.positions), sink=_array(sink), **ranks, **how).out
+    ranks = {name: call.words[name] for name in ("group", "comm", "threads") if name in call.words}
+    try:
+        out = numpy_api.decode(*arrays, positions=(newest, layer.positions), sink=_array(sink), **ranks, **how).out
+    except AgreedError as error:
+        raise refused(error) from None
     return torch.from_numpy(out).to(query).transpose(1, 2).contiguous()
 
 
 def _mask(*, config, mask_function, attention_mask=None, local_size=None, q_length=0, q_offset=0, **_):
-    """The mask, if a ring has it, as a tensor without dimensions: 0 causal, a window, or a chunk, which is negative."""
+    """Which of the masks of a ring this is. One that a ring does not have is refused when an attention gets it."""
+    call = current() or is_first()
     if attention_mask is not None and not attention_mask.all():
-        _refuse("padding: give documents, of which the last is the padding")
-    end, size = max(_sequence_of(config)[0]["seq"], int(q_offset) + q_length, 1), local_size or 1
+        return _Mask(call, problem="padding: give documents, of which the last is the padding")
+    end, size = max(call.words["seq"], int(q_offset) + q_length, 1), local_size or 1
     places = torch.cat([torch.linspace(0, end - 1, 97), torch.linspace(0, 3 * (local_size or 0), 13)]).long().unique()
     query = places[:, None]
     key = torch.cat([places, places - size, places - size + 1, places // size * size - 1, places // size * size]).clamp(0)[None]
@@ -108,8 +140,8 @@ def _mask(*, config, mask_function, attention_mask=None, local_size=None, q_leng
         given = ~causal
     for mask, due in masks.items():
         if torch.equal(given, due):
-            return torch.tensor(mask)
-    _refuse("the model has a mask that is neither causal nor a sliding window nor chunks")
+            return _Mask(call, mask)
+    return _Mask(call, problem="the model has a mask that is neither causal nor a sliding window nor chunks")
 
 
 AttentionInterface.register("ring", _attention)
@@ -161,46 +193,96 @@ class RingCache(Cache):
     def __init__(self):
         super().__init__(layer_class_to_replicate=lambda: _Layer(self))
         self.prompt = None  # (rank, size, positions of this rank, tokens of all)
+        self.ring_call = None
 
     def reset(self):
         self.__init__()
 
+    def get_conv_state(self, *_args, **_words):
+        refuse("a RingCache has the keys and values of attention, and no other state of a model")
+
+    update_conv_state = get_recurrent_state = update_recurrent_state = update_indexer = has_previous_state = get_conv_state
+
+
+def _text(**arguments):
+    """What the ranks of a ring have to have in common, with checksums in place of arrays."""
+
+    def short(given):
+        if isinstance(given, (bool, int, type(None))):
+            return str(given)
+        whole = given.detach().cpu().contiguous().numpy() if isinstance(given, torch.Tensor) else str([*given]).encode()
+        return f"{zlib.crc32(whole):08x}"
+
+    return "shard(" + ", ".join(f"{name} {short(given)}" for name, given in arguments.items()) + ")"
+
+
+def _prepare(model, input_ids, has_labels, documents, cache, words, ranks):
+    """The call, whose layers and rotary frequencies a ring can compute."""
+    seq = input_ids.shape[1]
+    bounds = [0, seq] if documents is None else boundaries(documents)
+    places = {name: words[name] for name in ("placement", "parallel", "ulysses", "group", "comm", "same_bits") if name in words}
+    places["documents"] = documents if words.get("same_bits") else None
+    shards = [torch.from_numpy(numpy_api.positions(seq, **places, rank=rank)) for rank in range(numpy_api.size(**ranks))]
+    if not all(map(len, shards)):
+        refuse(f"{seq} tokens leave a rank without any")
+    if cache is not None and (cache.get_seq_length() or documents is not None):
+        refuse("a cache is filled once, and without documents; generate() adds to it")
+    position = torch.cat([torch.arange(end - begin) for begin, end in zip(bounds, bounds[1:])])
+    record, before = record_of(model), model.config._attn_implementation
+    longest, change = int(position.max()), record.change
+    if change is not None and longest >= change and len(set(bounds)) > 2:
+        refuse(f"the rotary frequencies of the model depend on the length from {change} tokens on: give one sequence")
+    if change is not None and cache is not None and seq >= change:
+        refuse(f"the rotary frequencies of the model depend on the length from {change} tokens on: a cache has fewer")
+    mine = shards[numpy_api.rank(**ranks)]
+    call = Call(dict(words, seq=seq), mine, position[mine], longest, ranks, cache is not None)
+    model.set_attn_implementation("ring")
+    kind = tuple(type(module) for module in model.modules())
+    if record.probed is None or record.probed[0] != kind or record.probed[1] < longest or record.probed[2] < has_labels:
+        token = int(input_ids[0, 0])
+        try:
+            layers = probe(model, token, token - 1 if token else 1, min(int(position[shard].max()) for shard in shards), longest,
+                           has_labels)
+        except NotImplementedError:
+            model.set_attn_implementation(before)
+            raise
+        record.probed = kind, longest, has_labels
+        record.layers = {id(module): {id(layer): layers[layer] for layer in module.modules() if layer in layers}
+                         for module in model.modules() if module is model or hasattr(module, "set_attn_implementation")}
+    record.last = call
+    return call
+
 
 def shard(model, input_ids, labels=None, *, documents=None, cache=None, seed=0, placement="zigzag", **words):
-    """Prepares the next calls of the model, for this sequence. Returns this rank's part of its arguments.
+    """Prepares the next calls of the model, for this sequence. Returns this rank's part of its arguments. Collective.
 
     input_ids, labels  [batch, seq], the same on all ranks
     documents          boundaries of packed sequences, (0,) ..., seq, as cu_seqlens; positions begin again in each
     cache              an empty RingCache for generate()
     seed               of the dropout of attention: another one in each step
     words              of ring_attention: parallel, ulysses, group or comm, threads, same_bits
+
+    The first call with a model computes some tokens with it, to see that they meet in attention alone.
     """
-    seq = input_ids.shape[1]
-    bounds = [0, seq] if documents is None else boundaries(documents)
-    words = dict(words, seq=seq, placement=placement, documents=documents, seed=seed)
-    places = {name: words[name] for name in ("placement", "parallel", "ulysses", "group", "comm", "same_bits") if name in words}
-    places["documents"] = documents if words.get("same_bits") else None
     ranks = {name: words[name] for name in ("group", "comm") if name in words}
-    if not all(len(numpy_api.positions(seq, **places, rank=rank)) for rank in range(numpy_api.size(**ranks))):
-        _refuse(f"{seq} tokens leave a rank without any")
-    mine = torch.from_numpy(numpy_api.positions(seq, **places))
-    model.set_attn_implementation("ring")
-    for module in model.modules():
-        if (config := getattr(module, "config", None)) is not None:
-            _sequences[id(config)] = config, words, mine, cache is not None
-    _updated.layer = None
-    position = torch.cat([torch.arange(end - begin) for begin, end in zip(bounds, bounds[1:])])
+    words = dict(words, placement=placement, documents=documents, seed=seed)
+    text = _text(input_ids=input_ids, labels=labels, documents=documents, seed=seed, cache=cache is not None)
+    call = agree(ranks, text, lambda: _prepare(model, input_ids, labels is not None, documents, cache, words, ranks),
+                 "input_ids, labels and documents are the same on all ranks of a ring, which share one batch")
+    mine, batch = call.mine, len(input_ids)
     # With an attention_mask transformers does not look for packed sequences in the positions, which are those of a shard.
-    part = {"input_ids": input_ids[:, mine], "position_ids": position[mine].expand(len(input_ids), -1), "use_cache": False,
-            "attention_mask": torch.ones(len(input_ids), len(mine), dtype=torch.long)}
+    part = {"input_ids": input_ids[:, mine], "position_ids": call.positions.expand(batch, -1), "use_cache": False,
+            "attention_mask": torch.ones(batch, len(mine), dtype=torch.long)}
+    part["position_ids"].ring_call = call
+    _updated.layer = None
     if cache is not None:
-        if cache.get_seq_length() or documents is not None:
-            _refuse("a cache is filled once, and without documents; generate() adds to it")
-        cache.prompt = numpy_api.rank(**ranks), numpy_api.size(**ranks), mine.tolist(), seq
+        cache.prompt = numpy_api.rank(**ranks), numpy_api.size(**ranks), mine.tolist(), input_ids.shape[1]
+        cache.ring_call = call
         part.update(cache=cache, use_cache=True)
     if labels is not None:
         after = torch.nn.functional.pad(labels[:, 1:], (0, 1), value=-100)
-        after[:, [end - 1 for end in bounds[1:-1] if end]] = -100  # the next token is another document's
+        if documents is not None:
+            after[:, [end - 1 for end in boundaries(documents)[1:-1] if end]] = -100  # the next token is another document's
         part.update(labels=labels[:, mine], shift_labels=after[:, mine].contiguous(),
                     num_items_in_batch=(after != -100).sum())
     return part
