@@ -2,8 +2,8 @@
 JUnit file of ctest.
 
 A test that is skipped says why in its output: "skipped: there is no nm", the words of unittest or those of GoogleTest.
-With RING_ATTENTION_ALL_TESTS=ON the exit code is 1 if something is left out which `make test` should have run: what is not in
-MAY_LACK.
+With RING_ATTENTION_ALL_TESTS=ON the exit code is 1 if something is left out which `make test` should have run: what is
+not in MAY_LACK.
 """
 
 import os
@@ -23,7 +23,7 @@ MAY_LACK = (  # what `make test` does not install, or cannot: a pattern of the r
     (r"browser", "sh setup.sh browser; make test"),
     (r"can import .*(nbclient|matplotlib)", "sh setup.sh notebooks; make test"),
     (r"headers of CUDA|emulated GPU", "sh setup.sh gpu-headers; make test"),
-    (r"no CUDA|no GPU|no NVIDIA|needs? Hopper", "a GPU, or nvcc to compile the kernels (docs/gpu.md)"),
+    (r"no CUDA|no GPU|without the GPU parts|no NVIDIA|needs? Hopper", "a GPU, or nvcc to compile the kernels (docs/gpu.md)"),
     (r"torch|transformers|JAX", TORCH),
     (r"mpi4py", "python3 -m pip install --target FOLDER mpi4py; MPI4PY_FOLDER=FOLDER make test"),
     (r"benchmark programs", "sh setup.sh bench; make bench"),
