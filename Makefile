@@ -9,7 +9,7 @@ JOBS  := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 files = { git ls-files -co --exclude-standard -- $(1) 2>/dev/null || \
   find . -path ./build -prune -o \( -false $(foreach pattern,$(1),-o -name $(pattern)) \) -print | sed 's|^[.]/||'; }
 CXX_FILES   = $(call files,'*.cpp' '*.hpp' '*.cu' '*.cuh')
-SHELL_FILES = { $(call files,'*.sh'); echo .ci/run .ci/release .ci/versions src/cmake/mpirun.in; }
+SHELL_FILES = { $(call files,'*.sh'); echo .ci/run .ci/stages .ci/bare_root .ci/release .ci/versions src/cmake/mpirun.in; }
 
 VERSION = $(shell sed -n 's/^  VERSION //p' CMakeLists.txt)
 
@@ -30,7 +30,7 @@ COMPILE   := cmake --build $(BUILD) --parallel $(JOBS)
 # One more than there are cores, since some tests wait for most of their time.
 CTEST     := ctest --test-dir $(BUILD) --output-on-failure --no-tests=error --parallel $(shell expr $(JOBS) + 1)
 TELLS_WHAT_IS_LEFT_OUT = --output-junit $(abspath $(BUILD))/tests.xml; code=$$?; \
-  python3 tests/not_run.py $(BUILD)/tests.xml; exit $$code
+  python3 tests/not_run.py $(BUILD)/tests.xml || [ $$? -ne 1 ] || code=1; exit $$code
 
 .PHONY: help run test test-long lessons capstone gpu-lessons python bench bench-report docs notebooks format format-check lint dist clean
 .DEFAULT_GOAL := help
@@ -67,6 +67,7 @@ test-long: ## the tests that take longer as well
 	@$(CTEST) $(TELLS_WHAT_IS_LEFT_OUT)
 
 capstone: ## judge your own ring, in any language (DIR=FOLDER, which has the program `run`)
+	@$(SETUP) diagnose
 	@python=python3; $$python -c "import numpy" 2> /dev/null || python=/usr/bin/python3; \
 	  $$python lessons/17_capstone/judge.py "$(DIR)"
 
@@ -86,7 +87,7 @@ gpu-lessons: ## build and run the GPU lessons on an emulated GPU: correctness on
 
 # Those of lesson 11 are kernels, for the emulator: exercise-11a to exercise-11e.
 exercise-%: ## the exercise of a lesson: copy it, build it, judge it (exercise-05)
-	@$(SETUP) run $(if $(filter 11%,$*),gpu-headers)
+	@$(SETUP) run diagnose $(if $(filter 11%,$*),gpu-headers)
 	@$(CONFIGURE) $(if $(filter 11%,$*),$(FOR_EMULATOR)) > /dev/null
 	@sh lessons/exercise.sh $* $(BUILD)
 

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs what this project needs and this machine lacks.
 #
-#     sh setup.sh [run] [test] [python] [docs] [browser] [notebooks] [format] [lint] [sanitize] [bench] [gpu-headers]
+#     sh setup.sh [run] [test] [diagnose] [python] [docs] [browser] [notebooks] [format] [lint] [sanitize] [bench] [gpu-headers]
 #
 # Without a part: run test.
 #
@@ -26,7 +26,13 @@ run       libcli11-dev                 cli11            -                reads t
 run       nlohmann-json3-dev           nlohmann-json    -                writes reports as JSON
 test      libgtest-dev                 googletest       -                GoogleTest, the test framework
 test      python3                      python3          python3          runs the tests of the command line
+test      python3-numpy                numpy            -                NumPy, for diagnose, the capstone and the module of Python
+test      python3-dev                  python3          -                the headers of Python, for the Python module
+test      pybind11-dev                 pybind11         -                pybind11, which makes the module of C++ code
+test      iproute2?                    -                ip               makes two hosts of one, for a test that cuts their link
 test      spin?                        spin             spin             checks the models of the schedules
+diagnose  python3                      python3          python3          names the mistakes of a ring
+diagnose  python3-numpy                numpy            -                NumPy, its arrays
 python    python3-dev                  python3          -                the headers of Python, for the Python module
 python    pybind11-dev                 pybind11         -                pybind11, which makes the module of C++ code
 python    python3-numpy                numpy            -                NumPy, the arrays of the module
@@ -218,7 +224,7 @@ gpu_headers_setup() {
 
 # --- which ---------------------------------------------------------------------------------------
 
-parts='run test python docs browser notebooks format lint sanitize bench gpu-headers'
+parts='run test diagnose python docs browser notebooks format lint sanitize bench gpu-headers'
 groups=
 # shellcheck disable=SC2048 # parts are words
 for group in ${*:-run test}; do

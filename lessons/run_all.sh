@@ -6,7 +6,7 @@
 # With --emulated it runs the GPU lessons, on the emulator (emulator/README.md). `make gpu-lessons` builds them.
 # Lessons that send messages run on 4 ranks; NP=8 sh lessons/run_all.sh ... takes 8. What each lesson
 # printed is kept in <build folder>/lessons/output. Exit code 1 when a lesson failed or was not built; a GPU lesson
-# that is skipped, because there is no GPU, is no failure.
+# that is skipped, because there is no GPU, is no failure, nor is one that the build has left out, because there is no CUDA.
 
 set -eu
 
@@ -54,11 +54,18 @@ needs_gpu() { # its source
 # A lesson's last line is `lesson 05 blocking_ring: PASS | error 6.1e-07 | what it showed`.
 last_line() { grep '^lesson [0-9][0-9] [a-z0-9_]*: [A-Z]* | error [^|]* | ' "$1" | tail -n 1; }
 
+# What a build without CUDA or NCCL has no program for
+left_out=0
+is_left_out() { # its source
+  [ $make = lessons ] && grep -q "^$(lesson_of "$1") " "$build/lessons/left_out.txt" 2> /dev/null
+}
+
 sources=''
 for lesson in "$root"/lessons/[0-9][0-9]_*; do
   for program in "$lesson/main.cpp" "$lesson/gpu/main.cpp" "$lesson/nccl/main.cpp"; do
     [ -f "$program" ] || continue
     if [ $make = gpu-lessons ] && ! needs_gpu "$program"; then continue; fi
+    if is_left_out "$program"; then left_out=$((left_out + 1)) && continue; fi
     sources="$sources $program"
   done
 done
@@ -132,7 +139,12 @@ if [ "$failed" -gt 0 ]; then
 fi
 if [ "$skipped" -gt 0 ]; then
   echo "All of $((number - skipped)) lessons passed, $skipped were skipped. What each one printed: $output"
-  echo "To run those that were skipped on an emulated GPU: make gpu-lessons"
 else
   echo "All $number lessons passed. What each one printed: $output"
+fi
+if [ "$left_out" -gt 0 ]; then
+  echo "$left_out more need a GPU, and this build has no $(cut -d' ' -f2 "$build/lessons/left_out.txt" | sort -u)"
+fi
+if [ $((skipped + left_out)) -gt 0 ]; then
+  echo "To run those on an emulated GPU: make gpu-lessons"
 fi

@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 
 if importlib.util.find_spec("numpy") is None:
-    print(f"error: {sys.executable} has no NumPy: python3 -m pip install numpy", file=sys.stderr)
+    print(f"error: {sys.executable} has no NumPy: `sh setup.sh diagnose` installs it for the system's python3", file=sys.stderr)
     sys.exit(2)
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src/python"))

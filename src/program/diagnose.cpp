@@ -76,7 +76,7 @@ int diagnose_command(const std::vector<std::string>& words) {
     if (const int code = run(std::move(all)); code != no_numpy && code != 127) return code;
   }
   throw InputError("diagnose", "no python3 has NumPy",
-                   "`python3 -m pip install numpy`, or the package python3-numpy of your system");
+                   "`apt-get install python3-numpy`, or `python3 -m pip install numpy`");
 }
 
 }  // namespace ring_attention

@@ -1,5 +1,5 @@
 """`ring-attention diagnose`: writes cases, and says what is wrong with the results of a code. The code here is `run`,
-with flags that a case asks for, or with wrong ones."""
+with flags that a case asks for, or with wrong ones. `diagnose_test.py CLASS` runs the tests of one class."""
 
 import itertools
 import json
@@ -15,7 +15,7 @@ GRADIENTS = ("dq", "dk", "dv")
 RESULTS = ("out", "lse", *GRADIENTS)
 
 
-class DiagnoseTest(harness.CommandTest):
+class Diagnosed(harness.CommandTest):
     def cases(self, *words):
         self.run_well(1, "diagnose", "cases", "--out", "mine", *words, launcher=False)
         with open(self.path("mine/cases.json"), encoding="utf-8") as file:
@@ -43,6 +43,11 @@ class DiagnoseTest(harness.CommandTest):
     def answer(self, code):
         return json.loads(self.diagnose(code, "--json"))
 
+    def refuse(self, *words, directory="mine"):
+        self.assert_refused(self.run_ranks(1, "diagnose", directory, launcher=False), *words)
+
+
+class VerdictTest(Diagnosed):
     def assert_named(self, mistake, phase="forward"):
         answer = self.answer(1)
         self.assertEqual(
@@ -157,9 +162,8 @@ class DiagnoseTest(harness.CommandTest):
         self.change("mine/causal/out.npy", lambda out: [math.nan] * 7 + out[7:])
         self.assertIn("NaN*", self.diagnose(1))
 
-    def refuse(self, *words, directory="mine"):
-        self.assert_refused(self.run_ranks(1, "diagnose", directory, launcher=False), *words)
 
+class InputTest(Diagnosed):
     def results_of_seed_7(self):
         """The output of another seed's `full` among the cases of this one."""
         os.rename(self.path("mine"), self.path("kept"))
@@ -251,7 +255,7 @@ class DiagnoseTest(harness.CommandTest):
         with open(self.path("nothing/numpy.py"), "w", encoding="utf-8") as file:
             file.write("raise ImportError")
         with unittest.mock.patch.dict(os.environ, {"PYTHONPATH": self.path("nothing")}):
-            self.refuse("no python3 has NumPy", "pip install numpy")
+            self.refuse("no python3 has NumPy: `apt-get install python3-numpy`, or `python3 -m pip install numpy`")
 
     def test_bad_flags(self):
         """diagnose.program tries the others."""

@@ -22,6 +22,11 @@ expect() { # what `make` says, the command that makes
 }
 made_for() { echo "CMAKE_HOME_DIRECTORY:INTERNAL=$1" >build/release/CMakeCache.txt; }
 
+echo 'NumPy is set up for what names mistakes'
+for target in capstone exercise-05; do
+  make -n SETUP=setup "$target" | grep -q '^setup .*diagnose' || { echo "make $target does not set it up" >&2; exit 1; }
+done
+
 echo 'a checkout of its own'
 expect '^cmake was called'
 made_for "$work"

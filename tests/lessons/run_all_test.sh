@@ -49,6 +49,15 @@ done
 expect 0 'cuda \.\.\. SKIPPED, no GPU: why$' '^  03 blockwise_attention_cuda  *no GPU: why  *-  SKIPPED$' \
   '^  06 overlapped_ring_nccl  *no GPU: why  *-  SKIPPED$' '^  11 tensor_cores  *no GPU: why  *-  SKIPPED$' \
   'All of .* lessons passed, 3 were skipped' 'make gpu-lessons$'
+
+rm "$folder/lessons/03_blockwise_attention_cuda"
+echo '03_blockwise_attention_cuda CUDA' > "$folder/lessons/left_out.txt"
+expect 0 '^1 more need a GPU, and this build has no CUDA$' 'lessons passed, 2 were skipped' 'make gpu-lessons$'
+! grep -q 03_blockwise_attention_cuda "$folder/out" || { echo 'FAIL: names a lesson that is left out'; failed=1; }
+: > "$folder/lessons/left_out.txt"
+expect 1 '^  03 blockwise_attention_cuda .* not built.* MISSING$'
+stand_in 03_blockwise_attention_cuda PASS 0
+
 stand_in 01_safe_softmax 'SKIPPED' 0
 sed -i.old 's/1.0e-07/-/' "$folder/lessons/01_safe_softmax"
 expect 1 'FAIL, it needs no GPU and was skipped' '^  01 .* FAIL$'

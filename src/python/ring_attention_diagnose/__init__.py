@@ -16,6 +16,11 @@ from __future__ import annotations
 
 from typing import Callable, Iterable
 
+try:
+    import numpy as _  # noqa: F401
+except ImportError as error:
+    raise ImportError("NumPy is missing: `apt-get install python3-numpy`, or `python3 -m pip install numpy`") from error
+
 from .diagnosis import diagnose
 from .examination import Options
 from .layout import Given, submission_of
