@@ -24,15 +24,18 @@ USABLE := for file in build $(BUILD) $(BUILD)/CMakeCache.txt; do [ ! -e $$file ]
   [ "$$(sed -n 's/^CMAKE_HOME_DIRECTORY:[A-Z]*=//p' $(BUILD)/CMakeCache.txt)" -ef . ] || \
   { echo 'make: $(BUILD) was made for a checkout in another folder. Remedy: `make clean`' >&2; exit 2; };
 # The GPU's kernels for this machine's GPU only. (`cmake --preset release` compiles them for all that are supported.)
-# Several files at once, which takes half the time.
-CONFIGURE := $(USABLE) cmake --preset release -DRING_ATTENTION_CUDA_HERE=ON -DCMAKE_UNITY_BUILD=ON
+# Several files at once, which takes half the time; by ccache where it is installed.
+CCACHE := $(shell command -v ccache)
+export CCACHE_SLOPPINESS ?= pch_defines,time_macros
+CONFIGURE := $(USABLE) cmake --preset release -DRING_ATTENTION_CUDA_HERE=ON -DCMAKE_UNITY_BUILD=ON \
+  $(if $(CCACHE),-DCMAKE_CXX_COMPILER_LAUNCHER=$(CCACHE))
 COMPILE   := cmake --build $(BUILD) --parallel $(JOBS)
 # One more than there are cores, since some tests wait for most of their time.
 CTEST     := ctest --test-dir $(BUILD) --output-on-failure --no-tests=error --parallel $(shell expr $(JOBS) + 1)
 TELLS_WHAT_IS_LEFT_OUT = --output-junit $(abspath $(BUILD))/tests.xml; code=$$?; \
   python3 tests/not_run.py $(BUILD)/tests.xml || [ $$? -ne 1 ] || code=1; exit $$code
 
-.PHONY: help run test test-long lessons capstone gpu-lessons python bench bench-report docs notebooks format format-check lint dist clean
+.PHONY: help run test check test-long lessons capstone gpu-lessons python bench bench-report docs notebooks format format-check lint dist clean
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
 
@@ -59,6 +62,11 @@ test: ## build and run the tests (about 8 minutes on 2 cores, half of them the t
 	@$(CONFIGURE) -DRING_ATTENTION_TESTS=ON
 	@$(COMPILE)
 	@$(CTEST) --label-exclude long $(TELLS_WHAT_IS_LEFT_OUT)
+
+check: ## build and run what a change touches (FILES=..., SINCE=COMMIT; else since the last commit)
+	@$(SETUP) run test
+	@$(CONFIGURE) -DRING_ATTENTION_TESTS=ON > /dev/null
+	@python3 tests/check.py $(BUILD) $(FILES)
 
 test-long: ## the tests that take longer as well
 	@$(SETUP) run test
