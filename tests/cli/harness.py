@@ -84,7 +84,7 @@ class Job:
             variables = read_bytes(f"/proc/{entry}/environ")
             if f"{MARK}={self.mark}".encode() not in variables.split(b"\0"):
                 continue
-            if not program_only or executable(entry) == os.path.realpath(PROGRAM):
+            if not program_only or runs_program(entry):
                 found[int(entry)] = variables
         return found
 
@@ -127,11 +127,12 @@ def read_bytes(path):
         return b""
 
 
-def executable(pid):
+def runs_program(pid):
+    """By the file, since its path is another one where the process is in a namespace of mounts of its own."""
     try:
-        return os.readlink(f"/proc/{pid}/exe")
+        return os.path.samefile(f"/proc/{pid}/exe", PROGRAM)
     except OSError:
-        return ""
+        return False
 
 
 def send(pid, number):

@@ -111,7 +111,12 @@ TYPED_TEST(CpuEngineIn, AllLogitsVeryNegativeAreFine) {
   problem.k.fill(-25.5F);  // every score is -10200
   problem = make_problem(problem.what, std::move(problem.q), std::move(problem.k), std::move(problem.v));
   EXPECT_NEAR(problem.want.max_abs_score, 10200, 1);
-  for_each_isa([&](Isa isa) { EXPECT_TRUE(agrees(forward(problem, {.isa = isa}), problem)); });
+  // The general bound says nothing here: scores of this size could be off by 1e-3. These are all equal, and so exact.
+  for_each_isa([&](Isa isa) {
+    const AttentionResult<TypeParam> got = forward(problem, {.isa = isa});
+    EXPECT_TRUE(compare(got.out, problem.want.out, {.absolute = 1e-6}).ok);
+    EXPECT_TRUE(compare(got.lse, problem.want.lse, {.relative = 1e-6}).ok);
+  });
 }
 
 TYPED_TEST(CpuEngineIn, NotANumberStays) {
