@@ -35,9 +35,9 @@ def copy_player(html):
 
 
 LESSONS = sorted(ROOT.glob("lessons/*/README.md"))
-OWN = [ROOT / "docs" / name for name in ("notation.md", "architecture.md", "parallelism.md", "python.md", "gpu.md",
-                                         "cpp.md", "diagnose.md", "symptoms.md", "mistakes.md", "clusters.md", "sources.md",
-                                         "results.md", "CHANGELOG.md")]
+OWN = [ROOT / "docs" / name for name in ("notation.md", "architecture.md", "parallelism.md", "practice.md", "python.md",
+                                         "gpu.md", "cpp.md", "diagnose.md", "symptoms.md", "mistakes.md", "clusters.md",
+                                         "sources.md", "results.md", "CHANGELOG.md")]
 PAGES = [ROOT / "docs/mainpage.md", *LESSONS, *OWN]
 PAGES += [*ROOT.glob("lessons/*.md"), *ROOT.glob("lessons/*/[A-Z]*.md"), *ROOT.glob("lessons/*/*/README.md"),
           *ROOT.glob("src/*/README.md")]
