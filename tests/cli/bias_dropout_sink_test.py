@@ -194,7 +194,7 @@ class BiasDropoutSinkTest(harness.CommandTest):
         self.refuse("--bias", "bias.npy", said=("cannot have", "for the bias", "TiB"))
 
     def test_a_check_of_a_bias_that_does_not_fit(self):
-        """The bias has 4 TiB, its gradient as much. The check has the gradient, a reference and its roundings in double."""
+        """The bias has 4 TiB, its gradient as much. The check has the gradient, a reference, its roundings and sizes in double."""
         shape = (64, 64, 1 << 14, 1 << 14)
         with open(self.path("bias.npy"), "wb") as file:
             header = npy.header(shape, "<f2")
@@ -204,7 +204,7 @@ class BiasDropoutSinkTest(harness.CommandTest):
             except OSError:
                 self.skipTest("the file system has no sparse files of this size")
         words = f"run --random {','.join(map(str, shape[:3]))},1 --bias bias.npy".split()
-        for more, size in (((), "4.0"), (("--backward",), "8.0"), (("--backward", "--check"), "32.0"), (("--check",), "4.0")):
+        for more, size in (((), "4.0"), (("--backward",), "8.0"), (("--backward", "--check"), "40.0"), (("--check",), "4.0")):
             self.assert_refused(self.run_ranks(1, *words, *more), "cannot have", f"({size} TiB of it for the bias)")
 
 

@@ -2,6 +2,7 @@
 #include "program/run/check.hpp"
 
 #include "ring_attention/attention/reference.hpp"
+#include "ring_attention/core/bf16.hpp"
 #include "ring_attention/cpu/attention_backward.hpp"
 #include "support/problem.hpp"
 #include "support/ranks_and_files.hpp"
@@ -123,22 +124,33 @@ TEST_F(CheckResults, SomeRowsAndSomeKeysOfALongSequence) {
   const TermArrays<Tensor<float>> no_terms;
   const AttentionResult<float> forward{rows_of(right.out, own), rows_of(right.lse, own)};
   Gradients<float> gradients{rows_of(slopes.q, own), rows_of(slopes.k, own), rows_of(slopes.v, own)};
-  const RankResults<float> results{own, own, &q, &no_terms, &forward, &grad_out, &gradients};
+  RankResults<float> results{own, own, &q, &no_terms, &forward, &grad_out, &gradients};
   const auto check = [&] {
     RankReport report;
     Activity activity;
     check_results(comm_, input, results, report, activity);
     return report;
   };
-  const RankReport well = check();
-  for (const Result result : {Result::out, Result::lse, Result::dq, Result::dk, Result::dv}) {
-    const ErrorReport& error = well.errors[static_cast<std::size_t>(result)];
-    EXPECT_TRUE(error.ok) << result_name(static_cast<std::size_t>(result)) << " " << error.max;
-    EXPECT_GE(error.rows, result == Result::dk || result == Result::dv ? 64 : 128);
-    EXPECT_LT(error.rows, 130);
+  const bool spoils = comm_.rank() == comm_.size() - 1;
+  for (const double unit : {0.0, 2 * Bf16::unit}) {  // the roundings that are allowed, not made
+    results.kv_unit = unit;
+    const RankReport well = check();
+    for (const Result result : {Result::out, Result::lse, Result::dq, Result::dk, Result::dv}) {
+      const ErrorReport& error = well.errors[static_cast<std::size_t>(result)];
+      EXPECT_TRUE(error.ok) << result_name(static_cast<std::size_t>(result)) << " " << error.max;
+      EXPECT_GE(error.rows, result == Result::dk || result == Result::dv ? 64 : 128);
+      EXPECT_LT(error.rows, 130);
+    }
+    for (Tensor<float>* array : {&gradients.k, &gradients.v})
+      for (float& x : array->view().elements()) x = spoils ? x * 0.8F : x;
+    RankReport report = check();
+    EXPECT_EQ(report.error(Result::dk).ok, !spoils) << "unit " << unit;
+    EXPECT_EQ(report.error(Result::dv).ok, !spoils) << "unit " << unit;
+    EXPECT_TRUE(report.error(Result::dq).ok);
+    gradients.k = rows_of(slopes.k, own);
+    gradients.v = rows_of(slopes.v, own);
   }
 
-  const bool spoils = comm_.rank() == comm_.size() - 1;
   if (spoils) gradients.k.data()[0] += 1;
   RankReport report = check();
   EXPECT_EQ(report.error(Result::dk).ok, !spoils);

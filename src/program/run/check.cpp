@@ -83,7 +83,8 @@ class Check {
     KvShape keys(results.gradients->k.shape(), input.kv().value_dim);
     if (!has_every_row()) keys = keys.with_seq(std::ssize(keys_.rows));
     want_.key_arrays = arrays_of_keys(keys);
-    for (std::size_t i = 2; i < want_.key_arrays.size() && !has_every_row(); ++i) want_.key_arrays[i] = {};
+    for (const std::size_t i : {2, 3})
+      if (!has_every_row()) want_.key_arrays[i] = {};  // their roundings are not known
     const Shape bias =
         results.terms->bias.shape().with_seq(std::min(some.seq, results.terms->bias.shape().seq));
     want_.dbias = Tensor<double>(bias);
@@ -244,6 +245,7 @@ class Check {
   /// dk and dv of some keys of each rank, one rank after the other.
   void sample_keys(Index b, Index kv_head, const Tensor<double>& k, const Tensor<double>& v) {
     const Interval heads{kv_head * group_, (kv_head + 1) * group_};
+    const Tensor<double> none;
     for (int owner = 0; owner < comm_.size(); ++owner) {
       TokenRanges ranges = keys_.ranges;
       broadcast(comm_, ranges, owner);
@@ -255,8 +257,10 @@ class Check {
       want_.magnitude_k = std::max(want_.magnitude_k, want.magnitude_k);
       want_.magnitude_v = std::max(want_.magnitude_v, want.magnitude_v);
       if (owner != comm_.rank()) continue;
-      scatter_rows(want.k, want_.key_arrays[0], b, kv_head, 0);
-      scatter_rows(want.v, want_.key_arrays[1], b, kv_head, 0);
+      const std::array parts{&want.k,       &want.v,       &none,          &none,
+                             &want.sizes_k, &want.sizes_v, &want.inputs_k, &want.inputs_v};
+      for (std::size_t i = 0; i < parts.size(); ++i)
+        if (want_.key_arrays[i].size() > 0) scatter_rows(*parts[i], want_.key_arrays[i], b, kv_head, 0);
     }
   }
 
@@ -325,12 +329,17 @@ void check_results(const Communicator& comm, const RunInput& input, const RankRe
       max_over_ranks(comm, want.max_abs_score);  // dk and dv are sums over the rows of all
   const auto enter = [&](Result result, const Tensor<double>& got, const Tensor<double>& wanted,
                          double magnitude, const GradientErrors& errors, Index columns = 0) {
-    const Tolerance bound = gradient_tolerance<T>(
-        terms, result == Result::dq || result == Result::dbias ? want.max_abs_score : score_of_all, magnitude,
-        results.kv_unit, errors.steps);
+    const auto tolerance = [&](double unit) {
+      return gradient_tolerance<T>(
+          terms, result == Result::dq || result == Result::dbias ? want.max_abs_score : score_of_all,
+          magnitude, unit, errors.steps);
+    };
+    const Tolerance bound = tolerance(results.kv_unit);
+    GradientErrors known = errors;
+    known.element = tolerance(0).absolute;
     const Comparison compared = compare(got, wanted, bound, {.expect_zero = is_zero(wanted)});
     report.error(result) = {
-        judged_by_norm<T>(compared, bound.absolute, errors, results.kv_unit, terms, columns),
+        judged_by_norm<T>(compared, bound.absolute, known, results.kv_unit, terms, columns),
         wanted.shape().seq};
   };
   enter(Result::dq, rows_of(results.gradients->q, check.rows()), want.dq, want.magnitude_q,

@@ -21,6 +21,9 @@ struct SampledKeys {
 struct KeyGradients {
   Tensor<double> k, v;
   double magnitude_k = 0, magnitude_v = 0;
+  /// Squares as in ReferenceGradients, [1, 1, keys, 1]. What the errors of other keys add to `inputs` is not known; they are
+  /// taken to add as much as the key's own.
+  Tensor<double> sizes_k = {}, sizes_v = {}, inputs_k = {}, inputs_v = {};
 };
 
 /// What all queries of all ranks give for `keys`, which are the same on all ranks: the readable backward in double, with the

@@ -60,9 +60,12 @@ struct RunContext {
           Shape own = term->with_seq(shared.tokens.queries.max_tokens());
           own.heads = heads_of(*term).end - heads_of(*term).begin;
           work.terms += own.size();
-          if (options.check && work.gradients)  // the gradient, its reference and roundings, in double
-            work.check_bytes += 3 * static_cast<Index>(sizeof(double)) *
+          if (options.check && work.gradients) {
+            // The gradient, its reference, roundings and sizes, in double; also `inputs` where K and V are rounded.
+            const Index arrays = options.kv_dtype == "same" && options.dtype == "float32" ? 4 : 5;
+            work.check_bytes += arrays * static_cast<Index>(sizeof(double)) *
                                 own.with_seq(checked_rows(own.seq, input.q().seq)).size();
+          }
         },
         shared.terms);
     return work;

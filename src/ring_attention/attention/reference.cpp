@@ -200,7 +200,7 @@ void find_errors(const DenseProblem& problem, const Softmax& softmax, const Matr
       if (!of_inputs) continue;
       const double terms = p * of_query(i) * of_key(key) * (slopes != nullptr ? slopes[key] : 1);
       inputs += terms * distance * (terms * distance);
-      inputs_lse += terms * terms;
+      inputs_lse += terms;  // K that has a mean is rounded alike in all keys, and q is
     }
     inputs += size;
     result.of_out.roundings.view()(batch, head, i) = unit * out;
@@ -208,7 +208,7 @@ void find_errors(const DenseProblem& problem, const Softmax& softmax, const Matr
     result.of_out.size.view()(batch, head, i) = unit * std::sqrt(size);
     const double of_lse = std::abs(softmax.lse(i));
     result.of_lse.roundings.view()(batch, head, i) = std::isfinite(of_lse) ? sum + of_lse + lse : 0;
-    result.of_lse.inputs.view()(batch, head, i) = std::sqrt(inputs_lse);
+    result.of_lse.inputs.view()(batch, head, i) = inputs_lse;
     result.of_lse.size.view()(batch, head, i) = 1;
   }
 }

@@ -20,7 +20,7 @@ struct Reference {
   /// large its score, and neither does the score of a pair that has all the weight. In epsilons, with x = scale q.k,
   /// e_j is as large as s_j, as capped(x), and by the slope of the cap, 1 - tanh^2, as x and as the sum of its terms
   /// q_d k_d; relative errors of K have random signs, as have the terms, so that their sum is as large as the norm of the
-  /// terms, and at most |q|_4 |k|_4.
+  /// terms, and at most |q|_4 |k|_4. These errors may be the same for all keys: that moves lse, not out.
   RowErrors of_out = {}, of_lse = {};
 };
 

@@ -143,12 +143,12 @@ double GradientErrors::size() const {
 double gradient_norm_bound(const Comparison& comparison, const Precision& precision, double element,
                            const GradientErrors& errors, Index terms, Index columns) {
   const auto& [epsilon, smallest, unit] = precision;
-  double of_rows = errors.roundings.size() > 0
-                       ? 4 * (epsilon + of_reference) * norm(errors.roundings.elements())
-                       : infinity;
-  if (unit > 0) of_rows += unit * GradientErrors{.sizes = errors.inputs}.size();
   const Shape counted = comparison.shape.with_dim(std::max(comparison.shape.dim, columns));
   const double root = std::sqrt(static_cast<double>(counted.size()));
+  double of_rows = errors.roundings.size() > 0
+                       ? 4 * (epsilon + of_reference) * norm(errors.roundings.elements())
+                       : errors.element * root / 128;
+  if (unit > 0) of_rows += unit * GradientErrors{.sizes = errors.inputs}.size();
   const double of_elements = comparison.norm_want > 0 ? element * root / 128 : infinity;
   const double of_denormals = errors.steps * (2 + std::sqrt(static_cast<double>(terms)) / 2) * smallest;
   return (100 * epsilon + 2.5 * unit) * comparison.norm_want + std::min(of_elements, of_rows) +

@@ -152,6 +152,8 @@ struct GradientErrors {
   View<const double> sizes = {};      ///< squares of the norms of its rows if their terms had random signs
   View<const double> inputs = {};     ///< squares of the norms by relative errors of K and V, in these
   double steps = 0;                   ///< what multiplies the smallest number, by which a term may be wrong
+  /// Bound of an element by the arithmetic alone, in place of `roundings` that are not known.
+  double element = std::numeric_limits<double>::infinity();
 
   /// Of the whole gradient if its terms had random signs; infinite: not known.
   [[nodiscard]] double size() const;
