@@ -2,14 +2,15 @@
 
     mutants.py --check                        each text stands exactly once in its file, and each test is there
     mutants.py [NAME...]                      plants each row, and says how long it took and what killed it, or SURVIVES
-    mutants.py --changed BASE [--minutes M]   those whose file or test differs from a commit, as long as there is time
+    mutants.py --changed BASE --minutes 5     those whose file or test differs from a commit, as long as there is time
 
-A row: name, file, text, replacement, test. `\\n` and `\\t` are escapes. The test is a name of CTest (unit.cpu.value_dim_test),
+A row: name, file, text, replacement, test. `\\n`, `\\t` and `\\\\` are escapes. The test is a name of CTest (unit.cpu.value_dim_test),
 whose program alone is built, or a script (tests/diagnose/diagnosis_test.py), which builds nothing: a script of the package
 ring_attention takes the compiled module of RING_ATTENTION_BUILD (build/release). All happens in a copy of the checkout, in
 build/mutants. A test has to pass there without a mistake first.
 """
 
+import argparse
 import csv
 import os
 import re
@@ -28,6 +29,7 @@ COMPILED = Path(os.environ.get("RING_ATTENTION_BUILD") or ROOT / "build/release"
 CONFIGURE = ["cmake", "--preset", "release", "-DRING_ATTENTION_CUDA=OFF", "-DCMAKE_UNITY_BUILD=ON", "-DRING_ATTENTION_TESTS=ON",
              *(["-DCMAKE_CXX_COMPILER_LAUNCHER=ccache"] if shutil.which("ccache") else [])]
 SKIPPED = 77  # the exit code of a script
+deadline = float("inf")  # of --minutes
 
 
 def rows():
@@ -36,7 +38,7 @@ def rows():
 
 
 def unescaped(text):
-    return text.replace("\\n", "\n").replace("\\t", "\t")
+    return re.sub(r"\\([nt\\])", lambda found: {"n": "\n", "t": "\t"}.get(found[1], "\\"), text)
 
 
 def source_of(test):
@@ -62,32 +64,39 @@ def faults():
     return found
 
 
+def files_below(top):
+    for folder, folders, names in os.walk(top):
+        folders[:] = [name for name in folders if name != "__pycache__" and (folder != str(top) or name not in ("build", ".git"))]
+        yield from (Path(folder, name).relative_to(top) for name in names)
+
+
 def copy_checkout():
     """A file that differs gets a new time, so that make sees it; one that a mistake was left in, too."""
-    def is_left_out(path):
-        return path.parts[0] in ("build", ".git") or "__pycache__" in path.parts
+    for path in list(files_below(COPY)):
+        if not (ROOT / path).exists():
+            (COPY / path).unlink()
+    for path in files_below(ROOT):
+        if not (COPY / path).exists() or (COPY / path).read_bytes() != (ROOT / path).read_bytes():
+            (COPY / path).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / path, COPY / path)
 
-    for top, there in ((ROOT, True), (COPY, False)):
-        for file in sorted(top.rglob("*")) if top.is_dir() else ():
-            path = file.relative_to(top)
-            if is_left_out(path) or not file.is_file():
-                continue
-            if not there and not (ROOT / path).exists():
-                file.unlink()
-            elif there and (not (COPY / path).exists() or (COPY / path).read_bytes() != file.read_bytes()):
-                (COPY / path).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy(file, COPY / path)
+
+class OutOfTime(Exception):
+    """The minutes that were given are over."""
 
 
 def run(command, limit=1800, **environment):
     """(exit code, text); whatever it has started ends with it, also on Ctrl-C."""
+    left = deadline - time.monotonic()
     process = subprocess.Popen(list(map(str, command)), cwd=COPY, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True,
                                env={**os.environ, **environment})
     try:
-        text, _ = process.communicate(timeout=limit)
+        text, _ = process.communicate(timeout=max(0, min(limit, left)))
         return process.returncode, text
     except subprocess.TimeoutExpired:
+        if left < limit:
+            raise OutOfTime from None
         return 124, f"took more than {limit} s"
     finally:
         try:
@@ -126,7 +135,7 @@ def run_program(test):
     code, text = run(["cmake", "--build", BUILD, "--parallel", jobs, "--target", *sorted(choice.targets), "test_yield_while_waiting"])
     if code:
         return "does not compile: " + next((line for line in text.splitlines() if "error" in line), text[-300:])
-    return run(["ctest", "--test-dir", BUILD, "--output-on-failure", "--no-tests=error", "-R", f"^{re.escape(test)}$"])
+    return run(["ctest", "--test-dir", BUILD, "--output-on-failure", "--no-tests=error", "-R", rf"^{re.escape(test)}(\.\d+)?$"])
 
 
 def outcome(test):
@@ -153,49 +162,63 @@ def planted(row):
         file.write_text(right, encoding="utf-8")
 
 
-def plant(some, minutes):
+def tried(row, without):
+    """What is said of a row. `without`: the outcomes of tests without a mistake, so far."""
+    test = row["test"]
+    if test not in without:
+        without[test] = outcome(test)
+    if without[test].startswith("skipped"):
+        return without[test]
+    if without[test] != "passed":
+        return f"FAILS WITHOUT IT: {test}: {without[test]}"
+    said = planted(row)
+    return "SURVIVES" if said == "passed" else said if said.startswith(("does not", "skipped")) else f"killed by {test}: {said}"
+
+
+def plant(some):
     """Prints a line for each. \returns the exit code"""
     copy_checkout()
-    begin, without, bad, left = time.monotonic(), {}, 0, []
+    without, bad, left = {}, 0, []
     for row in sorted(some, key=lambda row: ("/" not in row["test"], row["test"])):  # those without a build first
-        at = time.monotonic()
-        if at - begin > 60 * minutes:
+        begin = time.monotonic()
+        try:
+            said = tried(row, without)
+        except OutOfTime:
             left.append(row["name"])
             continue
-        if row["test"] not in without:
-            without[row["test"]] = outcome(row["test"])
-        said = without[row["test"]]
-        if said == "passed":
-            said = planted(row)
-            said = "SURVIVES" if said == "passed" else said if ": " in said else f"killed by {row['test']}: {said}"
-        elif not said.startswith("skipped"):
-            said = f"FAILS WITHOUT IT: {row['test']}: {said}"
         bad += not said.startswith(("killed", "skipped"))
-        print(f"{time.monotonic() - at:6.0f} s  {row['name']:32} {said}", flush=True)
+        print(f"{time.monotonic() - begin:6.0f} s  {row['name']:36} {said}", flush=True)
     if left:
-        print(f"not tried, for want of time: {len(left)} rows: {', '.join(left)}")
+        print(f"not tried, for want of time: {', '.join(left)}")
     return 1 if bad else 0
 
 
-def main(words):
-    found = faults()
-    print("\n".join(found) or f"{len(rows())} mistakes: each text stands once in its file")
-    if found or words == ["--check"]:
+def main():
+    global deadline
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", help="these rows, not all")
+    parser.add_argument("--check", action="store_true", help="plant nothing")
+    parser.add_argument("--changed", metavar="BASE", help="rows whose file or test differs from that commit")
+    parser.add_argument("--minutes", type=float, default=deadline, help="what is not done by then is said")
+    words, all_rows, found = parser.parse_args(), rows(), faults()
+    print("\n".join(found) or f"{len(all_rows)} mistakes: each text stands once in its file")
+    if found or words.check:
         return 1 if found else 0
-    minutes, some = float("inf"), rows()
-    if "--minutes" in words:
-        at = words.index("--minutes")
-        minutes = float(words[at + 1])
-        del words[at:at + 2]
-    if words[:1] == ["--changed"]:
-        os.environ["SINCE"] = words[1]
-        changed = set(check.changed())
+    if unknown := set(words.names) - {row["name"] for row in all_rows}:
+        parser.error(f"no row has the name {', '.join(sorted(unknown))}")
+    some = [row for row in all_rows if not words.names or row["name"] in words.names]
+    if words.changed:
+        os.environ["SINCE"] = words.changed
+        try:
+            changed = set(check.changed())
+        except subprocess.CalledProcessError:
+            parser.error(f"git knows no commit {words.changed}")
         some = [row for row in some if {row["file"], source_of(row["test"])} & changed]
-    elif words:
-        some = [row for row in some if row["name"] in words]
     print(f"{len(some)} to be planted", flush=True)
-    return plant(some, minutes)
+    deadline = time.monotonic() + 60 * words.minutes
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("mutants: ended"))  # as Ctrl-C: what it has started ends, too
+    return plant(some)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())
