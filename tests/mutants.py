@@ -99,11 +99,12 @@ def run(command, limit=1800, **environment):
             raise OutOfTime from None
         return 124, f"took more than {limit} s"
     finally:
-        try:
-            os.killpg(process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-        process.wait()
+        for number, patience in ((signal.SIGTERM, 5), (signal.SIGKILL, None)):  # make removes what it has not finished
+            try:
+                os.killpg(process.pid, number)
+                process.wait(patience)
+            except (ProcessLookupError, subprocess.TimeoutExpired):
+                pass
 
 
 def package_with_copy():
@@ -134,7 +135,7 @@ def run_program(test):
     jobs = os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL", os.cpu_count())
     code, text = run(["cmake", "--build", BUILD, "--parallel", jobs, "--target", *sorted(choice.targets), "test_yield_while_waiting"])
     if code:
-        return "does not compile: " + next((line for line in text.splitlines() if "error" in line), text[-300:])
+        return "does not compile: " + next((line for line in text.splitlines() if re.search("error|undefined", line)), text[-300:])
     return run(["ctest", "--test-dir", BUILD, "--output-on-failure", "--no-tests=error", "-R", rf"^{re.escape(test)}(\.\d+)?$"])
 
 
