@@ -136,7 +136,7 @@ def run_program(test):
     code, text = run(["cmake", "--build", BUILD, "--parallel", jobs, "--target", *sorted(choice.targets), "test_yield_while_waiting"])
     if code:
         return "does not compile: " + next((line for line in text.splitlines() if re.search("error|undefined", line)), text[-300:])
-    return run(["ctest", "--test-dir", BUILD, "--output-on-failure", "--no-tests=error", "-R", rf"^{re.escape(test)}(\.\d+)?$"])
+    return run(["ctest", "--test-dir", BUILD, "--output-on-failure", "--no-tests=error", "-R", rf"^{re.escape(test)}(\.[0-9]+)?$"])
 
 
 def outcome(test):
@@ -149,8 +149,10 @@ def outcome(test):
         return "skipped: " + next((line for line in text.splitlines() if line.startswith("skipped")), test)
     if code == 0:
         return "passed"
-    failed = re.search(r"\[  FAILED  \] (\w[\w/]*\.[\w/]+)|^(?:FAIL|ERROR): (\w+)", text, re.MULTILINE)
-    return next(filter(None, failed.groups())) if failed else f"exit code {code}"
+    for pattern in (r"\[  FAILED  \] (\w[\w/]*\.[\w/]+)", r": in (\w[\w/]*\.[\w/]+): ", r"^(?:FAIL|ERROR): (\w+)", r"\*\*\*(?:Exception: )?(\w+)"):
+        if found := re.search(pattern, text, re.MULTILINE):
+            return found[1]
+    return f"exit code {code}"
 
 
 def planted(row):
