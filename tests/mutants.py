@@ -149,7 +149,8 @@ def outcome(test):
         return "skipped: " + next((line for line in text.splitlines() if line.startswith("skipped")), test)
     if code == 0:
         return "passed"
-    for pattern in (r"\[  FAILED  \] (\w[\w/]*\.[\w/]+)", r": in (\w[\w/]*\.[\w/]+): ", r"^(?:FAIL|ERROR): (\w+)", r"\*\*\*(?:Exception: )?(\w+)"):
+    for pattern in (r"\[  FAILED  \] (\w[\w/]*\.[\w/]+)", r": in (\w[\w/]*\.[\w/]+): ", r"^(?:FAIL|ERROR): (\w+)",
+                    r"\*\*\*(?:Exception: )?(\w+)"):
         if found := re.search(pattern, text, re.MULTILINE):
             return found[1]
     return f"exit code {code}"
