@@ -35,7 +35,7 @@ CTEST     := ctest --test-dir $(BUILD) --output-on-failure --no-tests=error --pa
 TELLS_WHAT_IS_LEFT_OUT = --output-junit $(abspath $(BUILD))/tests.xml; code=$$?; \
   python3 tests/not_run.py $(BUILD)/tests.xml || [ $$? -ne 1 ] || code=1; exit $$code
 
-.PHONY: help run test check test-long lessons capstone gpu-lessons python bench bench-report docs notebooks format format-check lint dist clean
+.PHONY: help run test check mutants test-long lessons capstone gpu-lessons python bench bench-report docs notebooks format format-check lint dist clean
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
 
@@ -67,6 +67,10 @@ check: ## build and run what a change touches (FILES=..., SINCE=COMMIT; else sin
 	@$(SETUP) run test
 	@$(CONFIGURE) -DRING_ATTENTION_TESTS=ON > /dev/null
 	@python3 tests/check.py $(BUILD) $(FILES)
+
+mutants: ## plant each mistake of tests/mutants.tsv, and say which test notices it (long; NAMES=...: these)
+	@$(SETUP) run test
+	@python3 tests/mutants.py $(NAMES)
 
 test-long: ## the tests that take longer as well
 	@$(SETUP) run test

@@ -338,6 +338,21 @@ TEST(Disagreement, OnThePlacementAndTheTransport) {
   }
   expect_disagreement([](auto& a) { a.options.transport = TransportKind::odd_even; }, "transport overlapped",
                       "transport odd-even");
+  expect_disagreement([](auto& a) { a.options.same_bits = 1; }, "options.same_bits 0", "options.same_bits 1");
+}
+
+TEST(Disagreement, OnTheGradientOfLse) {
+  if (placed(0).ranks() == 1) return;
+  const Arguments<float> a;
+  const Tensor<float> grad_lse(a.result.lse.shape(), 1);
+  std::optional<View<const float>> given;
+  if (rank_of_world() > 0) given = grad_lse;
+  Attention attention(MPI_COMM_WORLD);
+  EXPECT_EQ(agreed_message([&] {
+              (void)attention.backward<float>({a.q, a.k, a.v}, {a.result.out, a.result.lse}, a.grad_out,
+                                              a.placement, a.scoring, given);
+            }),
+            "the ranks disagree: rank 0 has gradient of lse none, rank 1 has gradient of lse given");
 }
 
 TEST(Disagreement, OnTheTypeAndTheCall) {

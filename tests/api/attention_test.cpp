@@ -149,6 +149,44 @@ TEST(Attention, TellsItsObserversEachStepAndHop) {
   EXPECT_GE(calls, comm.size()) << "progress is an observer";
 }
 
+/// Each row of an array times scale * the number of the row.
+Tensor<float> times_rows(const Tensor<float>& array, const Tensor<float>& numbers, double scale) {
+  Tensor<float> product = array.clone();
+  for (Index i = 0; i < product.size(); ++i)
+    product.data()[i] *= static_cast<float>(scale) * numbers.data()[i / array.shape().dim];
+  return product;
+}
+
+// d lse / d score is the probability. So dQ is scale * g * (attention with V = K), and dK is the dV of dO = scale * g * Q.
+TEST(Attention, TheGradientOfALossThatReadsLse) {
+  const Communicator comm(MPI_COMM_WORLD);
+  const Case what{
+      .kv_heads = comm.size(), .group = 2, .queries = 23, .keys = 23, .scoring = {0.5, Mask::causal()}};
+  const auto problem = make_gradient_problem<float>(make_problem<float>(what), random_grad_out<float>(what));
+  for (const Partition partition :
+       {Partition::ring, Partition::ulysses, Partition::hybrid, Partition::all_gather})
+    for (const Index same_bits : {0, 1}) {
+      SCOPED_TRACE(name(partition) + ", same_bits " + std::to_string(same_bits));
+      Options options = options_of(partition, comm.size());
+      options.same_bits = same_bits;
+      const User<float> own(problem, partition, options.ulysses);
+      Attention attention(MPI_COMM_WORLD, options);
+      const auto result = attention.forward<float>(own.arrays(), own.placement, own.scoring);
+      Tensor<float> grad_lse(result.lse.shape());
+      fill_random(grad_lse.view(), {.stream = static_cast<std::uint64_t>(comm.rank())});
+      const auto gradients = [&](const Tensor<float>& grad_out,
+                                 std::optional<View<const float>> of_lse = {}) {
+        return attention.backward<float>(own.arrays(), {result.out, result.lse}, grad_out, own.placement,
+                                         own.scoring, of_lse);
+      };
+      const auto got = gradients(Tensor<float>(result.out.shape()), grad_lse);
+      const auto of_keys = attention.forward<float>({own.q, own.k, own.k}, own.placement, own.scoring);
+      EXPECT_TRUE(compare(got.q, times_rows(of_keys.out, grad_lse, 0.5), {.absolute = 2e-6}).ok);
+      EXPECT_TRUE(compare(got.k, gradients(times_rows(own.q, grad_lse, 0.5)).v, {.absolute = 2e-6}).ok);
+      EXPECT_TRUE(std::ranges::all_of(got.v.view().elements(), [](float x) { return x == 0; }));
+    }
+}
+
 TEST(Attention, OptionsMayChangeBetweenCalls) {
   const Communicator comm(MPI_COMM_WORLD);
   const Case what{.kv_heads = comm.size(), .queries = 11, .keys = 11};

@@ -26,6 +26,7 @@ class Problem:
     factor: object = lambda b, h, i, j: 1.0
     sinks: list = None
     value_dim: int = None
+    softcap: float = None
 
     def __post_init__(self):
         if self.scale is None:
@@ -61,8 +62,10 @@ class Problem:
                 self.dsinks[h] -= math.exp(self.sinks[h] - lse) * mean
             for j, (w, g) in enumerate(zip(weights, grad_weights)):
                 self.dbias[b, h, i, j] = w * (g - mean)
-                grad_score = self.scale * w * (g - mean)
                 key = row(self.k, self.kv_shape, b, h // self.group, j)
+                grad_score = self.scale * w * (g - mean)
+                if self.softcap:
+                    grad_score *= 1 - math.tanh(self.scale * dot(query, key) / self.softcap) ** 2
                 add(dq, self.q_shape, (b, h, i), grad_score, key)
                 add(dk, self.kv_shape, (b, h // self.group, j), grad_score, query)
                 add(dv, self.v_shape, (b, h // self.group, j), w * factors[j], grad)
@@ -77,6 +80,8 @@ class Problem:
         query, position, scores = row(self.q, self.q_shape, b, h, i), i + self.offset, []
         for j in range(self.kv_shape[2]):
             score = self.scale * dot(query, row(self.k, self.kv_shape, b, h // self.group, j))
+            if self.softcap:
+                score = self.softcap * math.tanh(score / self.softcap)
             score += self.bias(h, position, j) + self.dense_bias(b, h, i, j)
             scores.append(score if self.sees(position, j) else -math.inf)
         sink = self.sinks[h] if self.sinks else -math.inf

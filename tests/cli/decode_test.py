@@ -65,6 +65,7 @@ class DecodeTest(harness.CommandTest):
     def test_scores(self):
         self.check_case(3, (2, 13, 4), words="--window 2,0", sees=lambda query, key: query - 2 <= key <= query)
         self.check_case(3, (2, 13, 4), words="--scale 0.3", scale=0.3)
+        self.check_case(3, (2, 13, 4), words="--softcap 0.8", softcap=0.8)
         self.check_case(3, (2, 13, 4), words="--alibi", bias=lambda head, query, key: -(query - key) / 16 ** (head + 1))
         npy.write(self.path("sink.npy"), (2,), [0.5, -1.0], "<f8")
         self.check_case(3, (2, 13, 4), words="--sink sink.npy", sinks=[0.5, -1.0])

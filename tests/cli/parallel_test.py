@@ -62,6 +62,17 @@ class ParallelTest(harness.CommandTest):
             if not words:
                 self.assertLessEqual(max(tokens) - min(tokens), 64)
 
+    def test_the_balance_of_a_report_is_that_of_plan(self):
+        mask = ("--window", "100,-1")
+        balance = json.loads(self.run_well(8, "run", "--random", "1,1,700,8", "--placement", "balanced", "--json", *mask).out)["balance"]
+        plan = json.loads(self.run_well(1, "plan", "placements", "--seq", 700, "--ranks", 8, "--json", *mask, launcher=False).out)
+        planned, share = plan["placements"]["balanced"], balance["tiles"] / 8
+        self.assertEqual((balance["tiles"], balance["ranges"]), (plan["tiles"], planned["ranges"]))
+        for field, due in (("busiest", planned["busiest"]), ("finish", planned["finish"]), ("bound", plan["bound"])):
+            self.assertAlmostEqual(balance[field] / share, due, msg=field)
+        self.assertAlmostEqual(balance["hop_tokens"] / (700 * 7), planned["hops"])
+        self.assertLess(balance["busiest"], balance["finish"])
+
     def test_the_balance_that_is_expected(self):
         words = ("run", "--random", "1,1,2048,8", "--causal", "--placement")
         for ranks, placement, chosen in ((4, "auto", "zigzag"), (1, "auto", "contiguous"), (2, "balanced", "balanced")):

@@ -108,10 +108,8 @@ class ReportTest(harness.CommandTest):
         run = self.run_well(2, *words)
         self.assertRegex(run.err, r"^about [\d.]+ (ms|s|min), at the rate of a small part\n")
         report = json.loads(run.out)
-        self.assertTrue(0 < report["expected_seconds"] < 20 * report["forward_seconds"])  # machines are noisy
-
-    def test_progress_goes_to_stderr(self):
-        json.loads(self.run_well(2, *"run --random 1,1,8,4 --json --progress always".split()).out)
+        ratio = report["expected_seconds"] / report["forward_seconds"]
+        self.assertTrue(1 / 20 < ratio < 20, ratio)  # machines are noisy
 
 
 if __name__ == "__main__":

@@ -104,6 +104,10 @@ class ResultsTest(harness.CommandTest):
         self.check_case(1, (9, 4), words="--scale=-2", scale=-2.0)
         self.check_case(1, (9, 4), words="--scale 0", scale=0.0)
 
+    def test_softcap(self):
+        self.check_case(3, (2, 9, 4), words="--softcap 0.8 --dout dout.npy", softcap=0.8)
+        self.check_case(2, (2, 9, 4), words="--softcap 1.5 --dout dout.npy --causal --engine readable", sees=causal, softcap=1.5)
+
     def test_block(self):
         for block in (1, 3, 1000):
             self.check_case(3, (20, 4), words=f"--engine readable --tile {block} --causal", sees=causal)

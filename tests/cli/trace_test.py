@@ -113,6 +113,17 @@ class TraceTest(harness.CommandTest):
             self.assertEqual(pairs, 34 * 35 // 2)
             self.assertEqual(dict(owners), {rank: [(rank - step) % 4 for step in range(4)] for rank in range(4)})
 
+    def test_phases_of_the_job_and_the_picture_of_the_mask(self):
+        self.run_well(2, *"run --random 1,1,34,4 --causal --check --out results --trace trace.json".split())
+        events = self.events()
+        for rank in range(2):
+            phases = [e["name"] for e in events if e["ph"] == "B" and (e["pid"], e["tid"]) == (rank, 0)]
+            self.assertEqual(phases, ["reading the input", "checking against the reference", "writing the output"])
+            picture = next(e for e in events if e.get("name") == "attention" and e["pid"] == rank)["args"]
+            self.assertEqual((picture["query_cell"], picture["key_cell"], len(picture["cells"])), (2, 2, 17))
+            for i, cells in enumerate(picture["cells"]):
+                self.assertEqual(cells, "#" * i + "+" + "." * (16 - i))
+
     def test_other_commands(self):
         for words in (
             "bench --seq 64 --heads 1 --dim 8 --repetitions 1 --backward",

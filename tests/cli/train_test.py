@@ -160,6 +160,7 @@ class TrainTest(TrainCase):
         words = ("train", *MODEL, "--steps", 3, "--checkpoint", "a/deep/one")
         self.assertIn("saved   a/deep/one/step_3\n", self.run_well(2, *words).out)
         before = self.checkpoint("a/deep/one", 3)
+        os.mkdir(self.path("a/deep/one/step_2"))  # a kill may leave an older one
         out = self.run_well(2, *words).out
         self.assertIn("  resumes at step 3, from a/deep/one/step_3\n", out)
         self.assertEqual(self.checkpoint("a/deep/one", 3), before)

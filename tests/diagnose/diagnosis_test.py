@@ -74,9 +74,13 @@ class Diagnosis(unittest.TestCase):
         def times(factor):
             return lambda problem, arrays: {**arrays, **{name: factor * arrays[name] for name in BACKWARD}}
 
+        def lse_times(power):
+            return lambda problem, arrays: {**arrays, "lse": arrays["lse"] * problem.case.scale**power}
+
         job, only = Job(3, "zigzag"), ("full", "causal")
         for word, change in (("base 2", to_base_2), ("order of the ranks", to_rank_order), ("times 3", times(3)),
-                             ("by 3", times(1 / 3))):
+                             ("by 3", times(1 / 3)), ("lse is divided by the scale", lse_times(-1)),
+                             ("lse is multiplied by the scale", lse_times(1))):
             found = diagnose(answers(job, only, change=change), QUICK)
             self.assertTrue(found.right, word)
             self.assertEqual([word in line for line in found.conventions], [True])
@@ -94,6 +98,13 @@ class Diagnosis(unittest.TestCase):
         text = to_text(diagnose(given, QUICK), Submission(given))
         for says in ("full alone: no scale", "window alone: the window is one key", "sinks alone: dK without the scale"):
             self.assertIn(f"    {says}", text)
+
+    def test_what_looks_like_a_mistake_that_is_not_listed_comes_in_order(self):
+        rest = [mistake for mistake in MISTAKES.values() if mistake.id != "average"]
+        options = Options(mistakes=rest, pairs=False, lists_not_tested=False)
+        near = diagnose(answers(Job(3, "zigzag"), ("full", "causal", "gqa"), "average"), options).forward.near
+        self.assertEqual([[m.id for m in one.mistakes] for one in near], [["average-in-turn"], ["new-not-rescaled"]])
+        self.assertGreater(near[0].explained, near[1].explained)
 
     def test_names_the_mistakes_of_a_softcap(self):
         self.assertNotIn("softcap", [case.name for case in ladder(Job(3, "zigzag"))])

@@ -220,6 +220,24 @@ TEST(Balance, AMaskWithAnOffset) {
   EXPECT_THROW((void)balanced(2048, 4, mask, 128), InputError);
 }
 
+TEST(Balance, IsBoundedByTheHeaviestChunk) {
+  Mask mask;  // the queries of the first of 16 chunks see all keys, each other one itself
+  MaskSets sets{.width = 1};
+  for (Index i = 0; i < 1024; ++i) sets.rows.push_back(i < 64 ? Interval{0, 1024} : Interval{i, i + 1});
+  mask.sets = std::make_shared<const MaskSets>(std::move(sets));
+  const Balance balance = balance_of(balanced(1024, 8, mask), mask);
+  EXPECT_EQ(balance.tiles, 16 + 15);
+  EXPECT_EQ(balance.bound, 16);
+  EXPECT_EQ(bound_one_by_one(1024, 8, mask), 16);
+  EXPECT_GE(balance.busiest, 16);
+}
+
+TEST(Balance, OfLongSequencesDoesNotOverflow) {
+  const Balance balance = balance_of(Placement(PlacementKind::contiguous, Index{1} << 36U, 2), Mask{});
+  EXPECT_EQ(balance.relative(balance.busiest), 1);
+  EXPECT_EQ(balance.relative(balance.bound), 1);
+}
+
 TEST(Balance, ChunksFollowFromTheLengthAndTheRanks) {
   EXPECT_EQ(balanced_chunk(16384, 8), 64);
   EXPECT_EQ(balanced_chunk(16384, 4), 64);

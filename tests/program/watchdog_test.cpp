@@ -1,8 +1,12 @@
-// What a rank reports of itself, and the watchdog that reads it.
+// What a rank reports of itself, and the watchdog and the line of progress that read it.
 
 #include "program/watchdog.hpp"
 
 #include <gtest/gtest.h>
+
+#include <set>
+
+#include "program/progress_line.hpp"
 
 namespace ring_attention::test {
 namespace {
@@ -21,9 +25,10 @@ TEST(Activity, DescribesPhaseStepAndPeer) {
 }
 
 TEST(Activity, EveryPhaseHasAName) {
-  for (const Phase phase : {Phase::start, Phase::read, Phase::agree, Phase::compute, Phase::exchange,
-                            Phase::drain, Phase::check, Phase::write})
-    EXPECT_STRNE(name(phase), "unknown");
+  std::set<std::string> names;
+  for (int phase = 0; phase <= static_cast<int>(Phase::end); ++phase)
+    EXPECT_TRUE(names.insert(name(static_cast<Phase>(phase))).second) << "phase " << phase;
+  EXPECT_EQ(names.count(""), 0);
 }
 
 TEST(Activity, EnteringAPhaseIsASignOfLife) {
@@ -34,13 +39,32 @@ TEST(Activity, EnteringAPhaseIsASignOfLife) {
   EXPECT_EQ(activity.beats(), before + 2);
 }
 
+// Work of more than its limit of 1.6 s, and then a pause of which it sees several polls.
 TEST(Watchdog, LetsWorkThatMovesGoOn) {
   Activity activity;
-  const Watchdog watchdog(activity, milliseconds(800), 0);
-  for (int i = 0; i < 60; ++i) {  // 1.2 s in all
+  const Watchdog watchdog(activity, milliseconds(1600), 0);
+  for (int i = 0; i < 90; ++i) {
     std::this_thread::sleep_for(milliseconds(20));
     activity.beat();
   }
+  std::this_thread::sleep_for(milliseconds(600));
+}
+
+TEST(ProgressLine, SaysWhereItIsAndOfHowLong) {
+  Activity activity;
+  activity.enter(Phase::compute, 3);
+  testing::internal::CaptureStderr();
+  for (const double expected : {0.0, 90.0}) {
+    activity.expect(expected);
+    const ProgressLine line(activity, 7, "always"), none(activity, 8, "never");
+    std::this_thread::sleep_for(milliseconds(2200));
+  }
+  const std::string text = testing::internal::GetCapturedStderr();
+  EXPECT_TRUE(text.starts_with("\r\033[Kcompute, step 3 of 7 steps, ")) << text;
+  EXPECT_NE(text.find(" s\r\033[K"), std::string::npos) << "the first does not know how long: " << text;
+  EXPECT_NE(text.find(" s of about 90 s"), std::string::npos) << text;
+  EXPECT_TRUE(text.ends_with("\r\033[K")) << text;
+  EXPECT_EQ(text.find("8 steps"), std::string::npos) << text;
 }
 
 TEST(Watchdog, GoesWithoutDelayWhenTheWorkIsDone) {

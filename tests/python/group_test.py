@@ -58,6 +58,9 @@ class Threads(unittest.TestCase):
 
         first, *others = ra.threads(3).run(work)
         self.assertEqual((first.tobytes(), others), (whole.tobytes(), [None, None]))
+        for other in (whole[:2, :5], whole[:, :5].astype(np.float32)):
+            with self.assertRaisesRegex(ra.AgreedError, r"rank 0 has gather of float64 \[3, 10, 2\], rank 1 has gather of "):
+                ra.threads(2).run(lambda group: ra.gather(other if group.rank else whole[:, 5:], seq=10, group=group))  # noqa: B023
 
     def test_sums_are_in_the_order_of_the_ranks(self):
         terms = np.random.default_rng(0).standard_normal((4, 3, 5))

@@ -120,6 +120,8 @@ TEST(Placement, TheHashTellsRangesApart) {
   EXPECT_EQ(Placement({{{0, 1, 1}, {1, 1, 1}, {4, 1, 2}}, {{2, 1, 2}, {6, 1, 1}}}).hash(), hash)
       << "the same tokens";
   EXPECT_NE(Placement({shards[1], shards[0]}).hash(), hash);
+  EXPECT_NE(Placement({{{0, 1, 4}}, {{4, 1, 4}}}).hash(), Placement({{{4, 1, 4}}, {{0, 1, 4}}}).hash())
+      << "as many tokens, in other places";
   EXPECT_NE(Placement({{{0, 1, 2}, {4, 1, 3}}, {{2, 1, 2}}}).hash(), hash);
   EXPECT_NE(Placement({{{0, 1, 2}, {4, 1, 2}}, {{2, 1, 2}}, {{6, 1, 1}}}).hash(), hash);
   EXPECT_EQ(Placement(PlacementKind::zigzag, 7, 2).hash(), 0);

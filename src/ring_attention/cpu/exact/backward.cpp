@@ -157,6 +157,8 @@ void SameBitsBackward::differentiate(const Task& task, const KeyValue<float>& kv
                         kv.v.row(batch, kv_head, tile.first).data(), forward_.terms.bias, grad_bias_.view()))
           continue;
         if (!std::exchange(seen, true)) {
+          require(tile.tokens.count * dim <= panels.keys && tile.tokens.count * value_dim <= panels.values,
+                  "SameBitsBackward: a tile of keys is larger than its memory");
           std::fill_n(grad_k, tile.tokens.count * dim, 0.0F);
           std::fill_n(grad_v, tile.tokens.count * value_dim, 0.0F);
         }
