@@ -69,7 +69,7 @@ class Choice:
 
     def add_source_of_test(self, file):
         folder, name = file.split("/")[1], file.removeprefix("tests/").removesuffix(".cpp").replace("/", ".")
-        self.add(f"test_{folder}", rf"unit\.{name}")
+        self.add(f"test_{folder}", rf"unit\.{name}(\.\d)?")
         self.add(f"test_{folder}_mpi", rf"mpi\.{name}\.np[13]")
 
     def add_library(self, file):
@@ -78,8 +78,8 @@ class Choice:
         own = files(f"tests/{folder}/**/*_test.cpp")
         reach = [test for test in own if header in included_by(test)] or own
         for test in reach:
-            self.add_source_of_test(test) if header in text(test) else self.add(f"test_{folder}", "unit." + re.escape(
-                test.removeprefix("tests/").removesuffix(".cpp").replace("/", ".")))
+            name = test.removeprefix("tests/").removesuffix(".cpp").replace("/", ".")
+            self.add_source_of_test(test) if header in text(test) else self.add(f"test_{folder}", rf"unit\.{name}(\.\d)?")
         self.conformance |= file.startswith("src/ring_attention/") and folder != "cuda"
         for lesson in sorted({other.split("/")[1] for other in files("lessons/[0-9]*/*.?pp") if f'"{header}"' in text(other)}):
             self.add(f"lesson_{lesson}", rf"lesson\.{lesson}")
