@@ -15,7 +15,9 @@ if(RING_ATTENTION_PROGRAMS)
   else()
     set(program_folder "$ORIGIN")
   endif()
-  set_target_properties(ring-attention PROPERTIES INSTALL_RPATH "${program_folder}/${to_library}")
+  # The libraries that it was linked with are found as well, such as an NCCL of pip.
+  set_target_properties(ring-attention PROPERTIES INSTALL_RPATH "${program_folder}/${to_library}"
+                                                  INSTALL_RPATH_USE_LINK_PATH ON)
   install(DIRECTORY python/ring_attention_diagnose DESTINATION "${CMAKE_INSTALL_DATADIR}/ring_attention"
           PATTERN __pycache__ EXCLUDE PATTERN pyproject.toml EXCLUDE)
 endif()
