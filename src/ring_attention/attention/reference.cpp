@@ -99,8 +99,8 @@ Matrix<double> dense_scores(const DenseProblem& problem, Index batch, Index head
 Softmax DenseProblem::softmax(Index batch, Index head) const {
   const double sink = scoring.sink(head);
   const Index rows = q.shape().seq;
-  Softmax result{
-      products(batch, head), {}, {}, Eigen::VectorXd(rows), Eigen::VectorXd(rows), Eigen::VectorXd(rows)};
+  Softmax result{products(batch, head), {}, {}, Eigen::VectorXd(rows), Eigen::VectorXd(rows),
+                 Eigen::VectorXd(rows)};
   const bool is_product = !scoring.caps() && !scoring.has_alibi() && bias.size() == 0;  // the score
   if (is_product)
     result.errors.resize(rows, k.shape().seq);

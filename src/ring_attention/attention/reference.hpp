@@ -68,7 +68,7 @@ struct ReferenceGradients : TermNumbers {  // what the given rows contribute to 
   /// How far roundings may move a row of dq, dk or dv, and an element of dbias, in epsilons: its sum without cancellation.
   Tensor<double> roundings_q = {}, roundings_k = {}, roundings_v = {}, roundings_bias = {};
   GradientSquares sizes = {};  ///< of the rows, if the terms of their sums had random signs
-  /// Of what relative errors of K and V, which have random signs, may move the rows by, in these errors. With e_j of the
+  /// Squares of how far relative errors of K and V, with random signs, may move the rows, in these errors. With e_j of the
   /// score and d_j of dp, ds_j = p_j (dp_j - delta) moves by ds_j e_j + p_j d_j - p_j * (the sum of these over the row).
   GradientSquares inputs = {};
   /// What multiplies the rounding of a term below the smallest normal number.

@@ -11,7 +11,7 @@ namespace ring_attention {
 namespace {
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
-/// Of the reference, which is computed in double.
+/// The relative error of the reference, which is computed in double.
 constexpr double of_reference = 2 * std::numeric_limits<double>::epsilon();
 
 bool both_negative_infinity(double got, double want) { return std::isinf(got) && got == want && got < 0; }

@@ -155,7 +155,7 @@ struct GradientErrors {
   /// Bound of an element by the arithmetic alone, in place of `roundings` that are not known.
   double element = std::numeric_limits<double>::infinity();
 
-  /// Of the whole gradient if its terms had random signs; infinite: not known.
+  /// The norm of the whole gradient if its terms had random signs; infinite: not known.
   [[nodiscard]] double size() const;
 };
 

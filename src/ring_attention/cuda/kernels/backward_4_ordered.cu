@@ -2,8 +2,8 @@
 /// Kernel 4 of the backward: deterministic with five products. What changed since kernel 3: dQ needs no second grid. The
 /// blocks of keys add to a tile of queries in turns, the last keys first (backward_turns.cuh).
 ///
-/// It is slower than kernel 3 on an H100, so "auto" does not choose it. Expects a dim of at most 128 that is a multiple
-/// of 8.
+/// The kernel is slower than kernel 3 on an H100, so "auto" does not choose it. Expects a dim of at most 128 that is a
+/// multiple of 8.
 #include "ring_attention/cuda/kernels/common/backward_dkdv_wgmma.cuh"
 
 namespace ring_attention::cuda {
