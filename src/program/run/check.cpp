@@ -83,7 +83,7 @@ class Check {
     KvShape keys(results.gradients->k.shape(), input.kv().value_dim);
     if (!has_every_row()) keys = keys.with_seq(std::ssize(keys_.rows));
     want_.key_arrays = arrays_of_keys(keys);
-    for (const std::size_t i : {2, 3})
+    for (const std::size_t i : {std::size_t{2}, std::size_t{3}})
       if (!has_every_row()) want_.key_arrays[i] = {};  // their roundings are not known
     const Shape bias =
         results.terms->bias.shape().with_seq(std::min(some.seq, results.terms->bias.shape().seq));
