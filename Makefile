@@ -70,6 +70,7 @@ check: ## build and run what a change touches (FILES=..., SINCE=COMMIT; else sin
 
 mutants: ## plant each mistake of tests/mutants.tsv, and say which test notices it (long; NAMES=...: these)
 	@$(SETUP) run test
+	@$(CONFIGURE) -DRING_ATTENTION_TESTS=ON > /dev/null
 	@python3 tests/mutants.py $(NAMES)
 
 test-long: ## the tests that take longer as well

@@ -5,9 +5,12 @@
     mutants.py --changed BASE --minutes 5     those whose file or test differs from a commit, as long as there is time
 
 A row: name, file, text, replacement, test. `\\n`, `\\t` and `\\\\` are escapes. The test is a name of CTest (unit.cpu.value_dim_test),
-whose program alone is built, or a script (tests/diagnose/diagnosis_test.py), which builds nothing: a script of the package
-ring_attention takes the compiled module of RING_ATTENTION_BUILD (build/release). All happens in a copy of the checkout, in
-build/mutants. A test has to pass there without a mistake first.
+whose program alone is built, or a script (tests/diagnose/diagnosis_test.py), which builds nothing: it takes the compiled
+module. A test has to pass without a mistake first.
+
+The mistake is in the checkout itself and in build/release (RING_ATTENTION_BUILD: another folder) for as long as its test
+runs: nothing else may be built there meanwhile. Whatever ends this, the text comes back, after a kill -9 by the next call.
+What was built with a mistake is built again at the end.
 """
 
 import argparse
@@ -23,11 +26,9 @@ from pathlib import Path
 
 import check
 
-ROOT, COPY = check.ROOT, check.ROOT / "build/mutants"
-BUILD = COPY / "build/release"
-COMPILED = Path(os.environ.get("RING_ATTENTION_BUILD") or ROOT / "build/release").resolve()
-CONFIGURE = ["cmake", "--preset", "release", "-DRING_ATTENTION_CUDA=OFF", "-DCMAKE_UNITY_BUILD=ON", "-DRING_ATTENTION_TESTS=ON",
-             *(["-DCMAKE_CXX_COMPILER_LAUNCHER=ccache"] if shutil.which("ccache") else [])]
+ROOT = check.ROOT
+BUILD = Path(os.environ.get("RING_ATTENTION_BUILD") or ROOT / "build/release").resolve()
+RIGHT = ROOT / "build/mutants/right"  # the right text of a file that has a mistake now
 SKIPPED = 77  # the exit code of a script
 deadline = float("inf")  # of --minutes
 
@@ -64,21 +65,11 @@ def faults():
     return found
 
 
-def files_below(top):
-    for folder, folders, names in os.walk(top):
-        folders[:] = [name for name in folders if name != "__pycache__" and (folder != str(top) or name not in ("build", ".git"))]
-        yield from (Path(folder, name).relative_to(top) for name in names)
-
-
-def copy_checkout():
-    """A file that differs gets a new time, so that make sees it; one that a mistake was left in, too."""
-    for path in list(files_below(COPY)):
-        if not (ROOT / path).exists():
-            (COPY / path).unlink()
-    for path in files_below(ROOT):
-        if not (COPY / path).exists() or (COPY / path).read_bytes() != (ROOT / path).read_bytes():
-            (COPY / path).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / path, COPY / path)
+def put_back():
+    """The new time makes a build see it."""
+    for path in [path for path in RIGHT.rglob("*") if path.is_file()]:
+        shutil.copyfile(path, ROOT / path.relative_to(RIGHT))
+        path.unlink()
 
 
 class OutOfTime(Exception):
@@ -88,7 +79,7 @@ class OutOfTime(Exception):
 def run(command, limit=1800, **environment):
     """(exit code, text); whatever it has started ends with it, also on Ctrl-C."""
     left = deadline - time.monotonic()
-    process = subprocess.Popen(list(map(str, command)), cwd=COPY, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+    process = subprocess.Popen(list(map(str, command)), cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True,
                                env={**os.environ, **environment})
     try:
@@ -107,36 +98,42 @@ def run(command, limit=1800, **environment):
                 pass
 
 
-def package_with_copy():
-    """A folder like that of a build, whose package is the copy's source with the module that was compiled."""
-    build = BUILD.with_name("package")
+def package():
+    """A folder like that of a build, whose package is the source with the module that was compiled."""
+    build = ROOT / "build/mutants/package"
     shutil.rmtree(build / "python", ignore_errors=True)
-    shutil.copytree(COPY / "src/python", build / "python")
-    for module in (COMPILED / "python/ring_attention").glob("_core.*.so"):
+    shutil.copytree(ROOT / "src/python", build / "python")
+    for module in (BUILD / "python/ring_attention").glob("_core.*.so"):
         (build / "python/ring_attention" / module.name).symlink_to(module)
     return build
 
 
 def run_script(script):
-    cache = COMPILED / "CMakeCache.txt"  # the Python for which the module is built, and which has NumPy
+    cache = BUILD / "CMakeCache.txt"  # the Python for which the module is built, and which has NumPy
     python = re.search(r"^Python_EXECUTABLE:\w+=(.+)", cache.read_text() if cache.exists() else "", re.MULTILINE)
-    return run([python[1] if python else sys.executable, script], PYTHONDONTWRITEBYTECODE="1", RING_ATTENTION_SOURCE=str(COPY),
-               RING_ATTENTION_BUILD=str(package_with_copy()), MPIRUN=os.environ.get("MPIRUN") or str(COMPILED / "mpirun"))
+    return run([python[1] if python else sys.executable, script], PYTHONDONTWRITEBYTECODE="1",
+               RING_ATTENTION_BUILD=str(package()), MPIRUN=os.environ.get("MPIRUN") or str(BUILD / "mpirun"))
+
+
+def build_for(tests):
+    """(exit code, text) of building what tests of CTest need."""
+    targets = {"test_yield_while_waiting"}
+    for test in tests:
+        choice = check.Choice([test])
+        choice.add_file(source_of(test))
+        targets |= choice.targets
+    return run(["cmake", "--build", BUILD, "--parallel", os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL", os.cpu_count()),
+                "--target", *sorted(targets)])
 
 
 def run_program(test):
-    """Builds what the test needs, and runs it."""
-    if not (BUILD / "CTestTestfile.cmake").exists():
-        code, text = run(CONFIGURE)
-        if code:
-            sys.exit(f"mutants: {' '.join(CONFIGURE)} failed in {COPY}\n{text}")
-    choice = check.Choice([test])
-    choice.add_file(source_of(test))
-    jobs = os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL", os.cpu_count())
-    code, text = run(["cmake", "--build", BUILD, "--parallel", jobs, "--target", *sorted(choice.targets), "test_yield_while_waiting"])
+    """Builds what the test needs, and runs it up to its first failure."""
+    code, text = build_for([test])
     if code:
         return "does not compile: " + next((line for line in text.splitlines() if re.search("error|undefined", line)), text[-300:])
-    return run(["ctest", "--test-dir", BUILD, "--output-on-failure", "--no-tests=error", "-R", rf"^{re.escape(test)}(\.[0-9]+)?$"])
+    short = check.SHORT_CONFORMANCE if test.startswith("unit.conformance.") else {}
+    return run(["ctest", "--test-dir", BUILD, "--output-on-failure", "--no-tests=error", "-R", rf"^{re.escape(test)}(\.[0-9]+)?$"],
+               GTEST_FAIL_FAST="1", **short)
 
 
 def outcome(test):
@@ -157,20 +154,20 @@ def outcome(test):
 
 
 def planted(row):
-    file = COPY / row["file"]
+    file, kept = ROOT / row["file"], RIGHT / row["file"]
     right = file.read_text(encoding="utf-8")
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(file, kept)
     try:
         file.write_text(right.replace(unescaped(row["text"]), unescaped(row["replacement"])), encoding="utf-8")
         return outcome(row["test"])
     finally:
-        file.write_text(right, encoding="utf-8")
+        put_back()
 
 
 def tried(row, without):
-    """What is said of a row. `without`: the outcomes of tests without a mistake, so far."""
+    """What is said of a row. `without`: the outcomes of the tests without a mistake."""
     test = row["test"]
-    if test not in without:
-        without[test] = outcome(test)
     if without[test].startswith("skipped"):
         return without[test]
     if without[test] != "passed":
@@ -181,11 +178,18 @@ def tried(row, without):
 
 def plant(some):
     """Prints a line for each. \returns the exit code"""
-    copy_checkout()
+    global deadline
+    programs = {row["test"] for row in some if "/" not in row["test"]}
     without, bad, left = {}, 0, []
-    for row in sorted(some, key=lambda row: ("/" not in row["test"], row["test"])):  # those without a build first
+    # Those without a build first, then file by file: the next mistake in it takes the place of the one before.
+    for row in sorted(some, key=lambda row: ("/" not in row["test"], row["file"], row["test"])):
         begin = time.monotonic()
         try:
+            if row["test"] in programs and not programs & set(without):
+                build_for(programs)
+            for test in programs if row["test"] in programs else {row["test"]}:
+                if test not in without:
+                    without[test] = outcome(test)
             said = tried(row, without)
         except OutOfTime:
             left.append(row["name"])
@@ -194,6 +198,10 @@ def plant(some):
         print(f"{time.monotonic() - begin:6.0f} s  {row['name']:36} {said}", flush=True)
     if left:
         print(f"not tried, for want of time: {', '.join(left)}")
+    deadline = float("inf")
+    if programs and build_for(programs)[0]:
+        print("what was built with a mistake was not built again", file=sys.stderr)
+        bad += 1
     return 1 if bad else 0
 
 
@@ -204,7 +212,10 @@ def main():
     parser.add_argument("--check", action="store_true", help="plant nothing")
     parser.add_argument("--changed", metavar="BASE", help="rows whose file or test differs from that commit")
     parser.add_argument("--minutes", type=float, default=deadline, help="what is not done by then is said")
-    words, all_rows, found = parser.parse_args(), rows(), faults()
+    words, all_rows = parser.parse_args(), rows()
+    if not words.check:
+        put_back()  # after a kill -9
+    found = faults()
     print("\n".join(found) or f"{len(all_rows)} mistakes: each text stands once in its file")
     if found or words.check:
         return 1 if found else 0
