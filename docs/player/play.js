@@ -150,7 +150,7 @@ function playChoice() {
   player.load(readTrace(eventsOf(chosen())),
               `Your choice: ${words[0]} ranks; mask: ${words[1]}; placement: ${words[2]}; ${words[3]}.`,
               "From the tables of ring-attention plan cells, in lockstep: a microsecond is a pair of one head.");
-  by("scenes-title").scrollIntoView();
+  by("scene").scrollIntoView();
 }
 
 fillChoices();

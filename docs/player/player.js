@@ -21,7 +21,9 @@ class Player {
     this.stop();
     this.trace = trace;
     by("about").textContent = about;
-    by("recorded").textContent = recorded;
+    const cut = trace.cuts.reduce((sum, one) => sum + one.cut, 0);
+    by("recorded").textContent = recorded
+      + (cut > 0 ? ` ${milliseconds(cut)} of ${milliseconds(trace.end + cut)} are cut: no rank has an event then.` : "");
     by("square-figure").hidden = !trace.attention;
     for (const view of this.views) view.load(trace);
     this.seek(0);

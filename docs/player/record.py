@@ -1,8 +1,9 @@
 """Records the player's scenes and tables from real runs: `record.py [BUILD_FOLDER]`.
 
 Writes scenes.js (traces of the program, and of what scenes.cpp makes), tables.js (`ring-attention plan cells`), the
-picture of lesson 06, docs/ring.svg, and docs/player.png. Of each scene the fastest of some runs is taken, with its times as they were:
-from the first event of the attention on, in whole microseconds.
+picture of lesson 06, docs/ring.svg, docs/player.png and the list of docs/player.md. Of each
+scene the fastest of some runs is taken, with its times as they were: from the first event of the attention on, in whole
+microseconds.
 """
 
 import base64
@@ -211,14 +212,14 @@ def screenshot():
         return
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         page = player_test.Page(chrome, folder)
-        page.look(820, height=2400, reduced=True)
+        page.look(1130, height=2400, reduced=True)
         page.open(f"{(HERE / 'index.html').as_uri()}#causal-zigzag")
         page.run(
             "player.seek(player.trace.computes.filter((slice) => slice.step === 2)"
             ".map((slice) => slice.end).sort((a, b) => a - b)[2])"
         )
-        box = page.run("document.querySelector('.views').getBoundingClientRect().toJSON()")
-        clip = {**{side: box[side] for side in ("x", "y", "width", "height")}, "scale": 1}
+        bottom = page.run("by('lanes').getBoundingClientRect().bottom")
+        clip = {"x": 0, "y": 0, "width": 1130, "height": bottom + 4, "scale": 1}
         (HERE.parent / "player.png").write_bytes(base64.b64decode(page.call("Page.captureScreenshot", clip=clip)["data"]))
         page.close()
 
@@ -249,6 +250,7 @@ def main(build=ROOT / "build/release"):
     words = next(words for name, _, _, _, _, words in SCENES if name == "overlapped")
     (HERE.parent / "ring.svg").write_text(moving.ring(scenes["overlapped"], words), encoding="utf-8")
     screenshot()
+    subprocess.run([sys.executable, HERE.parent / "address.py"], check=True)
 
 
 if __name__ == "__main__":

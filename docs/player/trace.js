@@ -4,6 +4,7 @@
 const TRACKS = { compute: 1, kv: 2, gradients: 3, allToAll: 4, allGather: 5 };
 
 const MOST = { ranks: 4096, tokens: 1e7, cells: 64, rectangles: 20000 }; // that the page can draw
+const KEPT = 0.005; // of the time in which a rank has an event: what is left of a longer time in which none has
 const PHASES = new Set(["M", "B", "E", "i", "s", "f"]); // others are ignored
 
 /** The events of a file: an array, an object with `traceEvents`, or an array that a job did not end. */
@@ -48,8 +49,49 @@ function readTrace(events) {
   trace.ofPass = new Map(trace.computes.map(({ pass }) => [pass, []]));
   for (const slice of trace.computes) trace.ofPass.get(slice.pass).push(slice);
   const lines = trace.computes.concat(trace.waits, trace.flights);
+  cutGaps(trace, lines);
+  queueUp(trace.flights);
   trace.moments = [...new Set(lines.flatMap(({ begin, end }) => [begin, end]).concat(0, trace.end))].sort((a, b) => a - b);
   return trace;
+}
+
+/** Shortens the times in which no rank has an event. `cuts`: where, on the time that is left, and how much is cut there. */
+function cutGaps(trace, lines) {
+  const gaps = [];
+  let reached = 0;
+  for (const { begin, end } of [...lines].sort((a, b) => a.begin - b.begin).concat({ begin: trace.end, end: trace.end })) {
+    if (begin > reached) gaps.push([reached, begin - reached]);
+    reached = Math.max(reached, end);
+  }
+  const most = KEPT * (trace.end - gaps.reduce((sum, [, length]) => sum + length, 0));
+  const long = gaps.filter(([, length]) => length > most);
+  const points = lines.flatMap((one) => [[one, "begin"], [one, "end"]])
+    .concat(trace.passes.map((one) => [one, "begin"]), [[trace, "end"]]).sort(([a, x], [b, y]) => a[x] - b[y]);
+  let cut = 0, next = 0;
+  trace.cuts = [];
+  for (const [one, side] of points) {
+    for (; next < long.length && long[next][0] + long[next][1] <= one[side]; ++next) {
+      trace.cuts.push({ at: long[next][0] - cut, cut: long[next][1] - most });
+      cut += long[next][1] - most;
+    }
+    const inside = next < long.length ? Math.max(0, one[side] - long[next][0] - most) : 0;
+    one[side] -= cut + inside;
+  }
+}
+
+/**
+ * A parcel has arrived where its rank sends the next one, though the other rank has not looked yet; the next one leaves when
+ * the other rank has.
+ */
+function queueUp(flights) {
+  const last = new Map();
+  for (const flight of flights) {
+    const way = `${flight.track} ${flight.from}`, before = last.get(way);
+    last.set(way, flight);
+    if (!before || before.end <= flight.begin) continue;
+    before.arrives = flight.begin;
+    flight.leaves = before.end;
+  }
 }
 
 function integer(value, name, least = 0, most = Number.MAX_SAFE_INTEGER) {

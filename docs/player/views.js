@@ -74,11 +74,7 @@ class RingView {
 
   drawFlight(flight, time) {
     if (flight.track === TRACKS.kv) {
-      const { from, to, begin } = flight, isNext = to === (from + 1) % this.trace.ranks;
-      // It has arrived where its rank sends the next one, though the other rank has not looked yet.
-      const isOld = this.trace.flights.some((one) => one.track === flight.track && one.from === from
-        && one.begin > begin && one.begin <= time);
-      const share = isOld ? 0.62 : isNext ? 1 : OUTSIDE; // ranks between the two are passed outside
+      const share = flight.to === (flight.from + 1) % this.trace.ranks ? 1 : OUTSIDE; // ranks between the two are passed outside
       this.drawParcel(this.onCircle(flight, time, share), flight.owner, `K,V ${flight.owner}`, "parcel");
     } else {
       const { x, y } = this.between(flight, time);
@@ -97,10 +93,12 @@ class RingView {
     return { x: 210 + 140 * share * Math.cos(angle), y: 210 + 140 * share * Math.sin(angle) };
   }
 
-  /** A place on the way from a rank to the next. */
-  onCircle({ from, to, begin, end }, time, share) {
+  /** A place on the way from a rank to the next; outside, where the way has no place for two parcels. */
+  onCircle({ from, to, begin, end, leaves = begin, arrives = end }, time, share) {
     const way = (2 * Math.PI * ((to - from + this.trace.ranks) % this.trace.ranks)) / this.trace.ranks;
-    const gap = Math.min(GAP / (140 * share), way / 2), part = (time - begin) / Math.max(end - begin, 1e-9);
+    if (time < leaves && 140 * way < 2 * GAP + 46) share = OUTSIDE;
+    const gap = Math.min(GAP / (140 * share), way / 2);
+    const part = Math.min(Math.max((time - leaves) / Math.max(arrives - leaves, 1e-9), 0), 1);
     return this.at(this.nodes[from].angle + gap + (way - 2 * gap) * part, share);
   }
 
@@ -239,6 +237,10 @@ class LanesView {
     };
     for (const { waits } of trace.of) add(waits, "url(#hatch)");
     trace.of.forEach(({ computes }, rank) => add(computes, colourOf(rank)));
+    for (const { at } of trace.cuts) {
+      const x = (at / length) * 1000;
+      element("line", { class: "cut", x1: x, x2: x, y1: 0, y2: all }, svg);
+    }
     this.playhead = element("line", { class: "playhead", y1: 0, y2: all }, svg);
     this.box.replaceChildren(svg);
   }
