@@ -26,6 +26,8 @@ PAGE = ROOT / "docs/player/index.html"
 BUILD = Path(os.environ.get("RING_ATTENTION_BUILD", ROOT / "build/release"))
 LONG = "long" in sys.argv[1:]  # a thousand mutated traces, and nothing else
 WIDTHS = (360, 800, 1400)
+LAPTOP = (1280, 800)
+MOST_IDLE = 0.1  # of a scene, in which no rank has an event
 INCOMPLETE = {"step-too-few"}
 WRONG = {"step-too-few", "hop-too-few"}
 MOST_LINES, MOST_BYTES, MOST_PICTURE, LEAST_CONTRAST = 1200, 200_000, 60_000, 4.5
@@ -217,6 +219,22 @@ PICTURE_OVERLAPS = """(() => {
   }
   return found;
 })()"""
+# The part of the picture's square that the first frame fills in, which previews and print show.
+FILLED = """(() => {
+  for (const one of document.getAnimations()) { one.pause(); one.currentTime = 0; }
+  const cells = [...document.querySelectorAll(".cell")];
+  return cells.reduce((sum, one) => sum + new DOMMatrix(getComputedStyle(one).transform).a, 0) / cells.length;
+})()"""
+# The part of a trace in which no rank computes or waits and no message is on its way.
+IDLE = """(() => {
+  const { computes, waits, flights, end } = player.trace;
+  let reached = 0, idle = 0;
+  for (const one of computes.concat(waits, flights).sort((a, b) => a.begin - b.begin)) {
+    idle += Math.max(0, one.begin - reached);
+    reached = Math.max(reached, one.end);
+  }
+  return (idle + end - reached) / end;
+})()"""
 TO_END = "player.seek(0); for (let i = 0; i < 10000 && player.time < player.trace.end; ++i) player.step(1)"
 
 
@@ -248,6 +266,10 @@ class Checks:
                 self.check(cells["twice"] == 0, f"{name}: cells are computed twice: {cells}")
             self.check((page.run("verdictOf(player.trace).length") > 0) == (name in WRONG), f"{name}: the verdict is wrong")
             self.check(page.run("player.time === player.trace.end"), f"{name}: steps do not reach the end")
+            self.check(page.run(IDLE) <= MOST_IDLE, f"{name}: nothing happens for {page.run(IDLE):.2f} of the time")
+            whole = page.run(f"Math.max(...player.scenes.find((one) => one.name === '{name}').events.map((one) => one.ts ?? 0))")
+            shown = page.run("player.trace.cuts.reduce((sum, one) => sum + one.cut, player.trace.end)")
+            self.check(abs(whole - shown) < 0.01, f"{name}: {shown} of {whole} microseconds are shown or said to be cut")
             self.owners(name)
 
     def places(self):
@@ -307,9 +329,12 @@ class Checks:
             page.press("Tab", text="\t")
             reached.add(page.run("document.activeElement.id || document.activeElement.tagName"))
         wanted = set(
-            "home scene begin back play step end speed time file ranks mask placement partition show SUMMARY".split()
+            "scene begin back play step end speed time file ranks mask placement partition show SUMMARY".split()
         )
         self.check(wanted <= reached, f"Tab does not reach {wanted - reached}")
+        on_site = page.run("location.protocol !== 'file:'")
+        links = page.run("document.querySelectorAll('nav a').length")
+        self.check(links == (len(build.NAVIGATION) if on_site else 0), f"the navigation has {links} links")
         page.run("by('scene').focus()")
         page.press("ArrowDown")
         self.check(page.until("player.scene !== 'overlapped'"), "the keyboard chooses no scene")
@@ -393,6 +418,12 @@ class Checks:
         page.run("location.hash = 'backward'; document.querySelectorAll('details').forEach((one) => { one.open = true; })")
         page.until("player.scene === 'backward'")
         page.run("player.seek(player.trace.end * 0.7)")
+        page.look(LAPTOP[0], height=LAPTOP[1])
+        for name in page.run("player.scenes.map((scene) => scene.name)"):
+            page.run(f"scrollTo(0, 0); player.loadScene('{name}'); player.stop(); player.seek(player.trace.end * 0.7)")
+            low = page.run("Math.max(...['ring', 'square', 'lanes', 'moment'].map((id) => by(id).getBoundingClientRect().bottom))")
+            self.check(low <= LAPTOP[1], f"{name}: the state or the lanes end at {low} px on a laptop")
+        page.run("player.loadScene('backward'); player.stop(); player.seek(player.trace.end * 0.7)")
         for dark in (False, True):
             for width in WIDTHS:
                 page.look(width, dark)
@@ -409,7 +440,7 @@ def links():
     """The places on the page to which the other pages lead."""
     for file in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("lessons/*/*.md")]:
         yield from (
-            (file.name, place) for place in re.findall(r"player/index\.html#([\w-]+)", file.read_text(encoding="utf-8"))
+            (file.name, place) for place in re.findall(r"player\.md#([\w-]+)", file.read_text(encoding="utf-8"))
         )
 
 
@@ -429,6 +460,9 @@ def moving_picture(page):
         moves = page.run("document.getAnimations().filter((one) => one.playState === 'running').length")
         if (moves == 0) != reduced:
             yield f"docs/ring.svg: {moves} elements move where reduced motion is {reduced}"
+        filled = page.run(FILLED)
+        if not 0 < filled < 1:
+            yield f"docs/ring.svg: {filled} of the square is filled in the first frame"
         overlaps = page.run(PICTURE_OVERLAPS)
         if overlaps:
             yield f"docs/ring.svg: labels overlap: {overlaps[:3]}"

@@ -1,7 +1,8 @@
 """docs/ring.svg: a recorded trace of a ring of four ranks, which plays by CSS alone.
 
-The picture moves where a browser shows it, and stands still at the middle of the run where motion is not wanted
-(`prefers-reduced-motion`), or where CSS animations are not supported. Each parcel, cell and mark has its own keyframes.
+The picture moves where a browser shows it, from the middle of the run on, so that a preview and print show that moment. It
+stands still there where motion is not wanted (`prefers-reduced-motion`), or where CSS animations are not supported.
+Each parcel, cell and mark has its own keyframes.
 """
 
 import math
@@ -157,7 +158,7 @@ font-family="Helvetica, Arial, sans-serif" font-size="14" text-anchor="middle" r
   .grid {{ stroke: #8c959f; fill: none; }} .dash {{ stroke-dasharray: 3 4; }} .start {{ text-anchor: start; }}
   {colours[0]}
   .cell {{ transform-box: fill-box; transform-origin: left; }}
-  .a {{ animation: {SECONDS + PAUSE}s linear infinite; }}
+  .a {{ animation: {SECONDS + PAUSE}s linear -{STILL * SECONDS:.0f}s infinite; }}
   @media (prefers-color-scheme: dark) {{
   .ink {{ fill: #c9d1d9; }} .line {{ stroke: #c9d1d9; }} .on {{ fill: #0d1117; }} .grid {{ stroke: #6e7681; }}
   {colours[1]} }}
