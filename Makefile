@@ -35,7 +35,7 @@ CTEST     := ctest --test-dir $(BUILD) --output-on-failure --no-tests=error --pa
 TELLS_WHAT_IS_LEFT_OUT = --output-junit $(abspath $(BUILD))/tests.xml; code=$$?; \
   python3 tests/not_run.py $(BUILD)/tests.xml || [ $$? -ne 1 ] || code=1; exit $$code
 
-.PHONY: help run test check mutants test-long lessons capstone gpu-lessons python bench bench-report docs notebooks format format-check lint dist clean
+.PHONY: help run test check mutants test-long lessons capstone gpu-lessons python bench bench-report docs player notebooks format format-check lint dist clean
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
 
@@ -121,6 +121,9 @@ docs: ## the documentation site, in build/release/docs
 	@$(SETUP) run docs
 	@$(CONFIGURE)
 	@$(COMPILE) --target docs
+
+player: ## open the player in a browser (SCENE=blocking: at this scene)
+	@python3 docs/address.py open $(SCENE)
 
 notebooks: ## execute the notebooks
 	@$(SETUP) run notebooks

@@ -25,20 +25,28 @@ def copy(source, target):
         shutil.copy(source, target)
 
 
+NAVIGATION = (("Ring Attention", "index.html"), ("The player", "player/index.html"), ("The lessons", "lessons.html"),
+              ("From C++", "cpp.html"), ("From Python", "python.html"), ("What is wrong with a ring", "diagnose.html"))
+
+
 def copy_player(html):
-    """The player's page, whose link to the course leads to the site's first page there."""
+    """The player's page. It has the site's navigation there; in a clone, where the other pages are Markdown, it has none."""
     for file in (ROOT / "docs/player").iterdir():
         if file.suffix in (".html", ".css", ".js"):
             copy(file, html / "player" / file.name)
     index = html / "player/index.html"
-    index.write_text(index.read_text(encoding="utf-8").replace("../mainpage.md", "../index.html"), encoding="utf-8")
+    links = "\n".join(f'<a href="../{target}">{title}</a>' for title, target in NAVIGATION)
+    page_there = index.read_text(encoding="utf-8").replace("<!-- the navigation, on the site -->",
+                                                           f'<nav aria-label="Site">\n{links}\n</nav>')
+    index.write_text(page_there, encoding="utf-8")
 
 
 LESSONS = sorted(ROOT.glob("lessons/*/README.md"))
-OWN = [ROOT / "docs" / name for name in ("notation.md", "architecture.md", "parallelism.md", "practice.md", "python.md",
-                                         "gpu.md", "cpp.md", "diagnose.md", "symptoms.md", "mistakes.md", "clusters.md",
-                                         "sources.md", "results.md", "CHANGELOG.md")]
-PAGES = [ROOT / "docs/mainpage.md", *LESSONS, *OWN]
+FIRST = [ROOT / "docs" / name for name in ("cpp.md", "python.md", "diagnose.md")]
+MORE = [ROOT / "docs" / name for name in ("symptoms.md", "mistakes.md", "gpu.md", "clusters.md", "notation.md",
+                                          "architecture.md", "parallelism.md", "practice.md", "sources.md", "results.md",
+                                          "CHANGELOG.md")]
+PAGES = [ROOT / "docs/mainpage.md", *LESSONS, *FIRST, *MORE]
 PAGES += [*ROOT.glob("lessons/*.md"), *ROOT.glob("lessons/*/[A-Z]*.md"), *ROOT.glob("lessons/*/*/README.md"),
           *ROOT.glob("src/*/README.md")]
 
@@ -52,18 +60,18 @@ def page_tab(file):
 
 
 def layout():
-    """The side bar: lessons in the order of the syllabus, then the pages, then the source."""
+    """The side bar: the player, lessons in the order of the syllabus, then the pages, then the source."""
     lessons = "".join(page_tab(file) for file in LESSONS)
     source = "".join(tab(kind, title) for kind, title in (("filelist", "Files"), ("classlist", "Classes"),
                                                           ("namespacemembers", "Functions")))
     return f"""<doxygenlayout version="1.0">
 <navindex>
 {tab("mainpage", "Ring Attention")}
-{tab("usergroup", "Lessons", "@ref lessons", lessons)}
 {tab("user", "The player", "player/index.html")}
-{tab("user", "From C++: what you call", "@ref public_api")}
-{"".join(map(page_tab, OWN))}
-{tab("usergroup", "Source", "", source)}
+{tab("usergroup", "Lessons", "@ref lessons", lessons)}
+{"".join(map(page_tab, FIRST))}
+{tab("usergroup", "More pages", "", "".join(map(page_tab, MORE)))}
+{tab("usergroup", "Source", "", tab("user", "From C++: what you call", "@ref public_api") + source)}
 </navindex>
 </doxygenlayout>
 """
@@ -74,6 +82,7 @@ def flaws(html):
     pages = [html / f"{page(file)}.html" for file in PAGES]
     texts = {file: file.read_text(encoding="utf-8") for file in pages if file.exists()}
     yield from (f"{file.name}: there is no such page" for file in pages if file not in texts)
+    yield from (f"the navigation: there is no {target}" for _, target in NAVIGATION if not (html / target).exists())
     for file, text in texts.items():
         yield from (f"{file.name}: a formula is shown as text: {raw}" for raw in re.findall(r"\\f[$\[].{,40}", text))
         for link in re.findall(r'<(?:a href|img src)="([^":]+)"', text):

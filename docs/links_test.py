@@ -6,6 +6,7 @@ import tempfile
 from pathlib import Path
 from urllib.parse import unquote
 
+import address
 from markdown import ROOT, Document
 
 
@@ -25,6 +26,8 @@ def complaints(document):
         path, heading = target
         if path != document.path and not (path.exists() and path.is_relative_to(ROOT)):
             yield line, f"{link}: there is no such file in the repository"
+        elif path.suffix == ".html":
+            yield line, f"{link}: a code host shows the source of that page, not the page. Remedy: docs/player.md"
         elif heading and path.suffix == ".md" and heading not in Document(path).slugs():
             yield line, f"{link}: that file has no such heading"
     for position, letter in enumerate(document.text):
@@ -33,7 +36,8 @@ def complaints(document):
 
 
 # What must be complained about, or this test cannot fail; and what must not.
-WRONG = ["[a](nowhere.md)", "![a](nowhere.svg)", '<img src="nowhere.svg">', "[a](#no-such-heading)", "half $x", "$ x $", "$$x$"]
+HTML = f"[a]({ROOT / 'docs/player/index.html'})"
+WRONG = [HTML, "[a](nowhere.md)", "![a](nowhere.svg)", '<img src="nowhere.svg">', "[a](#no-such-heading)", "half $x", "$ x $", "$$x$"]
 RIGHT = ["# A b\n\n[a](#a-b)", "$x_1$, `$x`, $$y\nz$$ and 5 \\$", "```sh\necho $HOME\n```", "[a](https://b.c/d)"]
 
 
@@ -50,6 +54,9 @@ def main():
     files = tracked()
     found = 0
     for complaint in rules_that_fail():
+        print(complaint)
+        found += 1
+    for complaint in address.complaints():
         print(complaint)
         found += 1
     for file in files:

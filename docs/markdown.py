@@ -135,7 +135,7 @@ class Filter(Document):
             return match[0]
         path, heading = target
         relative = path.relative_to(ROOT).as_posix()
-        if relative == "docs/player/index.html":
+        if relative == "docs/player.md":
             return f'<a href="player/index.html{f"#{heading}" if heading else ""}">{match["text"]}</a>'
         if match["image"]:
             return f'<img src="{relative}" alt="{match["text"]}">'

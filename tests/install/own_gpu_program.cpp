@@ -38,17 +38,17 @@ int main(int argc, char** argv) {
   constexpr std::uint16_t one = 0x3f80;  // as bf16
   const ra::Placement placement(ra::PlacementKind::zigzag, 100, ranks);
   const ra::Shape shard{1, 8, placement.tokens(rank), 64};
-  const auto q = on_gpu<ra::Bf16>(shard, stream, one), k = q, v = q, grad_out = q;
+  const auto q = on_gpu<ra::Bf16>(shard, stream, one), k = q, v = q, dout = q;
   const auto out = on_gpu<float>(shard, stream, 0), lse = on_gpu<float>(shard.per_row(), stream, 0);
   const auto dq = on_gpu<float>(shard, stream, 0), dk = on_gpu<float>(shard, stream, 0),
              dv = on_gpu<float>(shard, stream, 0);
   const ra::Scoring scoring{1 / std::sqrt(64.0), ra::Mask::causal()};
 
   {
-    ra::Attention attention(MPI_COMM_WORLD);  // keeps communicators and memory; link ring_attention_cuda
-    attention.forward<ra::Bf16>(stream, {q, k, v}, {out, lse}, placement, scoring);
-    attention.backward<ra::Bf16>(stream, {q, k, v}, {out, lse}, grad_out, {dq, dk, dv}, placement, scoring);
-    attention.wait();  // throws if a kernel failed or a message never arrived
+    ra::Attention ring(MPI_COMM_WORLD);  // keeps its memory; link ring_attention_cuda
+    ring.forward<ra::Bf16>(stream, {q, k, v}, {out, lse}, placement, scoring);
+    ring.backward<ra::Bf16>(stream, {q, k, v}, {out, lse}, dout, {dq, dk, dv}, placement, scoring);
+    ring.wait();  // throws if a kernel failed or a message never arrived
   }
 
   float first = 0;

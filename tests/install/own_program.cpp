@@ -12,14 +12,14 @@ int main(int argc, char** argv) {
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &ranks);
 
-  const ra::Placement placement(ra::PlacementKind::zigzag, 1000, ranks);  // 1000 tokens on all ranks together
-  const ra::Shape shard{1, 8, placement.tokens(rank), 64};                // [batch, heads, tokens here, dim]
-  std::vector<float> rows(static_cast<std::size_t>(shard.size()), 1.0F);  // yours: of placement.ranges(rank)
+  const ra::Placement placement(ra::PlacementKind::zigzag, 1000, ranks);  // 1000 tokens in all
+  const ra::Shape shard{1, 8, placement.tokens(rank), 64};                // [b, h, tokens, d]
+  std::vector<float> rows(static_cast<std::size_t>(shard.size()), 1.0F);  // yours instead
   const ra::View<const float> q(rows.data(), shard), k = q, v = q, grad_out = q;
   const ra::Scoring scoring{1 / std::sqrt(64.0), ra::Mask::causal()};
 
   const auto result = ra::forward(MPI_COMM_WORLD, q, k, v, placement, scoring);  // out, lse
-  const auto gradients = ra::backward(MPI_COMM_WORLD, q, k, v, result, grad_out, placement, scoring);
-  std::printf("rank %d: out %g, dv %g\n", rank, result.out.data()[0], gradients.v.data()[0]);
+  const auto grads = ra::backward(MPI_COMM_WORLD, q, k, v, result, grad_out, placement, scoring);
+  std::printf("rank %d: out %g, dv %g\n", rank, result.out.data()[0], grads.v.data()[0]);
   MPI_Finalize();
 }

@@ -3,7 +3,7 @@
    still writes, every rank computes at step t with the K,V of owner(t), and ends.
 
    Mirrors src/ring_attention/ring/forward.hpp, ring_forward():
-     |     if (!last) transport.start(kv.exchange(ring.owner(step + 1)));   // K,V leave while we compute with them
+     |     if (!last) transport.start(kv.exchange(ring.owner(step + 1)));   // a copy of K,V leaves
      |     engine.accumulate(kv.current(), [&] { transport.progress(); });  // merge into (o, m, l)
      |     if (!last) { transport.finish(); kv.advance(); }                 // the next K,V are here
    and src/ring_attention/ring/transports/overlapped.cpp, start(), arrived() and finish():

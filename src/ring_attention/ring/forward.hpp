@@ -22,7 +22,7 @@ void ring_forward(Engine<T>& engine, Transport& transport, KvParcel<T>& kv) {
   const Ring ring = transport.ring();
   for (int step = 0; step < ring.steps(); ++step) {
     const bool last = step + 1 == ring.steps();
-    if (!last) transport.start(kv.exchange(ring.owner(step + 1)));   // K,V leave while we compute with them
+    if (!last) transport.start(kv.exchange(ring.owner(step + 1)));   // a copy of K,V leaves
     engine.accumulate(kv.current(), [&] { transport.progress(); });  // merge into (o, m, l)
     if (!last) { transport.finish(); kv.advance(); }                 // the next K,V are here
   }
