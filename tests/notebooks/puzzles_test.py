@@ -19,6 +19,7 @@ if importlib.util.find_spec("numpy") is None:
     sys.exit(77)
 
 os.environ.setdefault("MPLBACKEND", "agg")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # the arrays are small
 NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
 sys.path.insert(0, str(NOTEBOOKS))
 import puzzles
