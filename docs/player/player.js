@@ -71,12 +71,13 @@ class Player {
     const parcels = trace.flights.filter((one) => one.owner !== undefined && one.begin <= time && time < one.end);
     if (parcels.length > 0)
       parts.push(`on their way: ${parcels.map((one) => `${parcelName(one)} to rank ${one.to}`).join(", ")}`);
-    if (time >= trace.end) parts.push(...(verdictOf(trace).length > 0 ? verdictOf(trace) : ["nothing is missing"]));
-    return parts.join("; ");
+    const verdict = time >= trace.end ? verdictOf(trace) : [];
+    if (time >= trace.end && verdict.length === 0) parts.push("nothing is missing");
+    return `${parts.join("; ")}. ${verdict.join(" ")}`.trim();
   }
 
   announce() {
-    by("announce").textContent = `${by("summary").textContent}. ${wordsOf(this.trace, this.time).join("; ")}.`;
+    by("announce").textContent = `${by("summary").textContent} ${wordsOf(this.trace, this.time).join("; ")}.`;
   }
 
   step(direction) {
