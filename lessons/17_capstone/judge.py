@@ -2,11 +2,13 @@
 
 For each level, DIR/run RANK RANKS IN OUT is started once for each rank; IN has the arrays of this rank alone. The
 results of all ranks are diagnosed. Exit code 0: all levels; 1: not all; 2: bad input. LIMIT=120 gives a run 120 s
-instead of 30; KEEP=1 keeps the folders of a run that fails.
+instead of 30; RUNS=20 runs each case 20 times; KEEP=1 keeps the folders of a run that fails.
 """
 
 import contextlib
+import dataclasses
 import importlib.util
+import itertools
 import os
 import secrets
 import shlex
@@ -32,12 +34,16 @@ from ring_attention_diagnose.layout import shape_text
 from ring_attention_diagnose.placement import Job
 from ring_attention_diagnose.problem import BACKWARD, Problem, every_case
 
-LEVELS = (  # name, case of diagnose, placement, has it gradients
-    ("full", "full", "contiguous", False), ("causal", "causal", "contiguous", False),
-    ("placement", "causal", "zigzag", False), ("GQA", "gqa", "zigzag", False), ("gradients", "gqa", "zigzag", True))
+LEVELS = (  # name, cases of diagnose, placement, has it gradients
+    ("full", ("full",), "contiguous", False), ("causal", ("causal", "large"), "contiguous", False),
+    ("placement", ("causal", "uneven"), "zigzag", False), ("GQA", ("gqa", "uneven"), "zigzag", False),
+    ("gradients", ("gqa", "uneven", "large"), "zigzag", True))
 RANKS = (3, 4)
+PORTS = range(20000, 32000)  # a system draws none of these for the other end of a connection
 CANNOT_SEE = ("one rank that computes everything, one that reads the folders of others, messages that are too many, too "
-              "large or rounded, and how much a rank holds")
+              "large or rounded, a deadlock that only large messages show, a race that shows in none of its runs "
+              "(RUNS=20 makes 20 of each case), and how much a rank holds")
+UNKNOWN = "wrong, by no mistake that is known here"
 
 
 def shown(text):
@@ -48,16 +54,20 @@ def shown(text):
 def free_port(ranks):
     """The first of as many ports of this machine, free a moment ago."""
     while True:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            first = probe.getsockname()[1]
+        first = PORTS[secrets.randbelow(len(PORTS) - ranks)]
         try:
             for port in range(first, first + ranks):
                 with socket.socket() as probe:
                     probe.bind(("127.0.0.1", port))
             return first
-        except (OSError, OverflowError):
+        except OSError:
             continue
+
+
+def case_of(name, first, job):
+    """A case of diagnose. "uneven" is the first one of the level, a token shorter."""
+    cases = {case.name: case for case in every_case(job)}
+    return cases[name] if name != "uneven" else dataclasses.replace(cases[first], tokens=cases[first].tokens - 1)
 
 
 def write_inputs(problem, rank, gradients, port, shared, folder):
@@ -128,7 +138,7 @@ def run_ranks(program, folders, required, limit):
     failed.sort(key=lambda rank: processes[rank].returncode != 0)  # who ends without an error is no victim
     bad = failed or [rank for rank in range(ranks) if rank not in ended]
     told = "".join(printed(rank, folders[rank]) for rank in bad)
-    well = [rank for rank in ended if rank not in failed]
+    well = sorted(set(ended) - set(failed))
     before = f" ({named(well)} ended with exit code 0)" if well else ""
     if failed:
         code, last = processes[bad[0]].returncode, printed(bad[0], folders[bad[0]]).splitlines()[-1].strip()
@@ -164,30 +174,38 @@ def results_of(problem, folders, required):
             for name in (required if without else (*required, "lse"))}
 
 
-def mistake_in(words, given):
-    """What the package found, in one line; empty if all is right."""
+def mistake_in(problem, given):
+    """What the package found: (one line, a report); the line is empty if all is right."""
+    right, report, words = judged([problem], [given])
     passes = words["forward"], words["backward"]
     known = [one["sentence"] for found in passes for one in found["explanations"] if one["sentence"]]
     if known:
-        return "; or ".join(dict.fromkeys(known))
+        return "; or ".join(dict.fromkeys(known)), report
     for name, arrays in given.items():
         strange = [rank for rank, (_, array) in enumerate(arrays) if not (abs(array) < 1e38).all()]
         if strange:
-            return f"{name} has NaN or infinity in {named(strange)}: a step in which a row sees no key? (lessons 02, 03)"
+            why = ("a number that overflows, or a sum that is 0: is the maximum subtracted? (lesson 01)"
+                   if problem.case.large_scores else "a step in which a row sees no key? (lessons 02, 03)")
+            return f"{name} has NaN or infinity in {named(strange)}: {why}", report
     if words["right"] and words["conventions"]:
-        return "; ".join(words["conventions"])
+        return "; ".join(words["conventions"]), report
     error, name = max((error, name) for of_case in words["errors"].values() for name, error in of_case.items())
     coarse = any(found["within_rounding_of"] in ("fp16", "bf16") for found in passes)
     if coarse if words["right"] else error < 1e-2:  # as rounding in a coarser type
-        return f"{name} is right to {error:.0e}, which is not float32's 1e-06: is something rounded?"
-    return "" if words["right"] else "wrong, by no mistake that is known here"
+        return f"{name} is right to {error:.0e}, which is not float32's 1e-06: is something rounded, or a term nearly right?", report
+    if words["right"]:
+        return "", ""
+    if "lse" in given:  # of another mistake than the rest?
+        line, _ = mistake_in(problem, {name: arrays for name, arrays in given.items() if name != "lse"})
+        if line != UNKNOWN:
+            return f"{line or 'all but lse is right'}; lse.npy does not fit this", report
+    return UNKNOWN, report
 
 
-def failure(place, program, level, ranks, limit):
-    """(one line, a report) about the level; empty if it holds."""
-    _, name, placement, gradients = level
-    job, required = Job(ranks, placement), ("out", *BACKWARD) if gradients else ("out",)
-    problem = Problem(next(case for case in every_case(job) if case.name == name), job, 1000 + secrets.randbelow(2**31))
+def failure(place, program, case, placement, gradients, ranks, limit):
+    """(one line, a report) about a case; empty if it is right."""
+    required, job = ("out", *BACKWARD) if gradients else ("out",), Job(ranks, placement)
+    problem = Problem(case, job, 1000 + secrets.randbelow(2**31))
     folders, port, shared = [place / secrets.token_hex(8) for _ in range(ranks)], free_port(ranks), place / "shared"
     for folder in (shared, *(folder / inside for folder in folders for inside in ("in", "out"))):
         folder.mkdir(parents=True)
@@ -196,9 +214,7 @@ def failure(place, program, level, ranks, limit):
     try:
         line, report = run_ranks(program, folders, required, limit)
         if not line:
-            given = results_of(problem, folders, required)
-            right, report, words = judged([problem], [given])
-            line, report = mistake_in(words, given), "" if right else report
+            line, report = mistake_in(problem, results_of(problem, folders, required))
     except InputError as error:
         line, report = str(error), ""
     if line and os.environ.get("KEEP"):
@@ -207,15 +223,18 @@ def failure(place, program, level, ranks, limit):
     return line, report
 
 
-def level_reached(place, program, limit):
-    for number, level in enumerate(LEVELS, 1):
-        for ranks in RANKS:
-            line, report = failure(place / f"{number}-{ranks}", program, level, ranks, limit)
+def level_reached(place, program, limit, runs):
+    for number, (level, cases, placement, gradients) in enumerate(LEVELS, 1):
+        for name, ranks, run in itertools.product(cases, RANKS, range(1, runs + 1)):
+            case = case_of(name, cases[0], Job(ranks, placement))
+            line, report = failure(place / f"{number}-{name}-{ranks}-{run}", program, case, placement, gradients, ranks, limit)
             if line:
-                shown(f"level {number} {level[0]}: FAIL | {line}")
+                more = {"uneven": "with uneven shards: ", "large": "with large scores: "}.get(name, "")
+                again = f"in run {run} of {runs}, and not before (a race?): " if run > 1 else ""
+                shown(f"level {number} {level}: FAIL | {again}{more}{line}")
                 shown(textwrap.indent(report, "  ").rstrip())
                 return number - 1
-        shown(f"level {number} {level[0]}: PASS | {' and '.join(map(str, RANKS))} ranks")
+        shown(f"level {number} {level}: PASS | {', '.join(cases)}, on {' and '.join(map(str, RANKS))} ranks")
     return len(LEVELS)
 
 
@@ -237,13 +256,15 @@ def checked_program(words):
 
 def main():
     try:
-        limit = int(os.environ.get("LIMIT", "30"))
+        limit, runs = (int(os.environ.get(name, default)) for name, default in (("LIMIT", "30"), ("RUNS", "1")))
+        if runs < 1:
+            raise InputError("RUNS", f"it is {runs}", "a case is run once at least")
         program = checked_program(sys.argv[1:])
     except (InputError, OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     with contextlib.nullcontext(tempfile.mkdtemp()) if os.environ.get("KEEP") else tempfile.TemporaryDirectory() as place:
-        level = level_reached(Path(place), program, limit)
+        level = level_reached(Path(place), program, limit, runs)
     if level < len(LEVELS) and not os.environ.get("KEEP"):
         shown("KEEP=1 make capstone ... keeps what the ranks read, wrote and printed, and says how to start them by hand.")
     shown(f"The judge cannot see {CANNOT_SEE}.")

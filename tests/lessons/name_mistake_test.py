@@ -29,7 +29,7 @@ PROGRAMS = {  # ranks, flags, {mutant: what is named}; of a right ring, nothing
         "none": "", "no-delta": "no delta", "missing-scale": "dK without the scale",
         "tile-lse": "the backward uses the lse of each step"}),
     "08_ring_backward": (4, SMALL, {
-        "hop-too-few": "dK,dV stop one hop before their owner", "none": "",
+        "hop-too-few": "dK,dV stop one hop before their owner, or one behind it", "none": "",
         "stay-local": "dK,dV are summed where they are computed",
         "shard-delta": "delta is formed with the output over the rank's own shard"}),
     "10_ulysses_and_hybrid": (4, "--seq 32 --dim 16 --heads 4", {

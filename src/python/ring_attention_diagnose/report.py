@@ -89,7 +89,7 @@ def _pass_text(found: Pass, forward: Pass) -> str:
         return none + "\n"
     text = "        or  ".join(_explanation_text(one, found) for one in found.explanations)
     if len(found.explanations) > 1:
-        text += "    The same numbers in these cases. More cases, or three ranks or more, may tell them apart.\n"
+        text += "    The same numbers in these cases. More cases, or more ranks, may tell them apart.\n"
     return text
 
 
