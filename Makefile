@@ -18,7 +18,9 @@ CLANG_FORMAT ?= $(shell command -v clang-format-19 || echo build/llvm/clang-form
 CLANG_TIDY   ?= $(shell command -v clang-tidy-19 || echo build/llvm/clang-tidy/clang_tidy/data/bin/clang-tidy)
 
 # One line where the build folder is another user's, or was copied or moved with its checkout: CMake's own are odd.
-USABLE := for file in build $(BUILD) $(BUILD)/CMakeCache.txt; do [ ! -e $$file ] || [ -w $$file ] || \
+USABLE := [ -e build ] || [ -w . ] || \
+  { echo 'make: this folder cannot be written. Remedy: copy it to one of your own' >&2; exit 2; }; \
+  for file in build $(BUILD) $(BUILD)/CMakeCache.txt; do [ ! -e $$file ] || [ -w $$file ] || \
   { echo "make: $$file is another user's. Remedy: \`make clean\` as that user" >&2; exit 2; }; done; \
   [ ! -e $(BUILD)/CMakeCache.txt ] || \
   [ "$$(sed -n 's/^CMAKE_HOME_DIRECTORY:[A-Z]*=//p' $(BUILD)/CMakeCache.txt)" -ef . ] || \
@@ -151,6 +153,7 @@ lint: format-check ## the checks of all source files, with clang-tidy over every
 	@python3 .ci/tidy.py $(CLANG_TIDY) $(FILES)
 
 dist: ## the source archive of the last commit, in build/dist
+	@[ -e .git ] || { echo 'make: an archive is made of a commit, and this folder is no git checkout' >&2; exit 2; }
 	@$(USABLE) mkdir -p build/dist
 	git archive --format=tar.gz --prefix=ring-attention-$(VERSION)/ -o build/dist/ring-attention-$(VERSION).tar.gz HEAD
 

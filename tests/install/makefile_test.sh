@@ -3,6 +3,7 @@
 # calls CMake.
 set -eu
 
+target=python
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cp "$RING_ATTENTION_SOURCE/Makefile" "$work"
@@ -14,7 +15,7 @@ cd "$work"
 expect() { # what `make` says, the command that makes
   text=$1
   shift
-  if PATH="$work/bin:$PATH" "$@" make SETUP=true python >"$work/log" 2>&1; then
+  if PATH="$work/bin:$PATH" "$@" make SETUP=true "$target" >"$work/log" 2>&1; then
     echo 'make: exit code 0' >&2
     exit 1
   fi
@@ -23,14 +24,19 @@ expect() { # what `make` says, the command that makes
 made_for() { echo "CMAKE_HOME_DIRECTORY:INTERNAL=$1" >build/release/CMakeCache.txt; }
 
 echo 'NumPy is set up for what names mistakes'
-for target in capstone exercise-05; do
-  make -n SETUP=setup "$target" | grep -q '^setup .*diagnose' || { echo "make $target does not set it up" >&2; exit 1; }
+for word in capstone exercise-05; do
+  make -n SETUP=setup "$word" | grep -q '^setup .*diagnose' || { echo "make $word does not set it up" >&2; exit 1; }
 done
 
 echo 'a checkout of its own'
 expect '^cmake was called'
 made_for "$work"
 expect '^cmake was called' env
+
+echo 'an unpacked archive has no commit to make an archive of'
+target=dist
+expect '^make: an archive is made of a commit, and this folder is no git checkout$'
+target=python
 
 echo 'a copied one'
 made_for "$RING_ATTENTION_SOURCE"
@@ -46,3 +52,9 @@ if [ "$(id -u)" = 0 ]; then # who may write everywhere
 fi
 expect "^make: build is another user's. Remedy: \`make clean\` as that user\$" "$@"
 chmod -R u+w build
+
+echo 'a checkout that cannot be written'
+rm -r build
+chmod a-w .
+expect '^make: this folder cannot be written. Remedy: copy it' "$@"
+chmod u+w .

@@ -137,6 +137,8 @@ def _problems_in(json_object: dict) -> list[Problem]:
     names = [entry["name"] for entry in json_object["cases"]]
     if any(isinstance(name, str) and name not in cases for name in names):
         raise InputError("a case is unknown")
+    if len(names) > len(set(names)):
+        raise InputError("a case stands twice")
     return [Problem(cases[name], job, seed) for name in names]
 
 
