@@ -12,7 +12,7 @@
 namespace ring_attention::python {
 namespace {
 
-/// \param transport  of arrays of the host ("overlapped", "odd-even") or of a GPU
+/// \param transport  of arrays of a GPU: "nccl", "staged"
 /// \param timeout    of a GPU's messages
 Division make_division(const std::shared_ptr<Caller>& caller, Index queries, Index keys,
                        const PlacementArgument& placement, const std::string& parallel, int ulysses,
@@ -23,7 +23,6 @@ Division make_division(const std::shared_ptr<Caller>& caller, Index queries, Ind
   options.partition = partition_named(parallel);
   options.ulysses = ulysses;
   options.threads = threads;
-  if (transport == "odd-even") options.transport = TransportKind::odd_even;
   if (transport == "nccl") options.gpu.transport = GpuOptions::Transport::nccl;
   if (transport == "staged") options.gpu.transport = GpuOptions::Transport::staged;
   options.gpu.timeout = Seconds(timeout);

@@ -48,8 +48,8 @@ class MpiRanks : public AttentionRanks {
     check_mpi(MPI_Allreduce(MPI_IN_PLACE, bytes.data(), static_cast<int>(bytes.size()), MPI_BYTE, MPI_BOR,
                             comm_.handle()));
   }
-  [[nodiscard]] std::unique_ptr<Links> links(const RankGrid& grid, TransportKind kind) override {
-    return std::make_unique<MpiLinks>(comm_, grid.ulysses, grid.ring, kind);
+  [[nodiscard]] std::unique_ptr<Links> links(const RankGrid& grid) override {
+    return std::make_unique<MpiLinks>(comm_, grid.ulysses, grid.ring);
   }
   [[nodiscard]] const Communicator* communicator() const override { return &comm_; }
 
@@ -64,7 +64,7 @@ class PeerRanks : public AttentionRanks {
 
   [[nodiscard]] AllToAll& all() override { return all_; }
   void unite(std::span<std::byte> bytes) override { peers_.unite(bytes); }
-  [[nodiscard]] std::unique_ptr<Links> links(const RankGrid& grid, TransportKind) override {
+  [[nodiscard]] std::unique_ptr<Links> links(const RankGrid& grid) override {
     return std::make_unique<PeerLinks>(peers_, grid.ulysses, grid.ring);
   }
 

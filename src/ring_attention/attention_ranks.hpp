@@ -26,7 +26,7 @@ class AttentionRanks {
   /// Does what Peers::unite says.
   virtual void unite(std::span<std::byte> bytes) = 0;
   /// The links between arrays of the host. Collective.
-  [[nodiscard]] virtual std::unique_ptr<Links> links(const RankGrid& grid, TransportKind kind) = 0;
+  [[nodiscard]] virtual std::unique_ptr<Links> links(const RankGrid& grid) = 0;
   /// The communicator of the ranks; null when they are Peers.
   [[nodiscard]] virtual const Communicator* communicator() const { return nullptr; }
 

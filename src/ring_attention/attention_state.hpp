@@ -15,20 +15,10 @@
 namespace ring_attention {
 
 struct AttentionState {
-  /// The links between arrays of the host, and for which options they are.
+  /// The links between arrays of the host, and for how many ranks that share heads they are.
   struct Host {
     int ulysses;
-    TransportKind kind;
     std::unique_ptr<Links> links;
-  };
-  /// The caller's progress as an observer.
-  struct ProgressObserver : Observer {
-    explicit ProgressObserver(const Options& of) : options(of) {}
-    void beats() override {
-      if (options.progress) options.progress();
-    }
-    void arrived(const ObservedHop&, double) override { beats(); }
-    const Options& options;
   };
   /// What it keeps for arrays of a GPU.
   struct Gpu {
@@ -38,22 +28,12 @@ struct AttentionState {
 
   AttentionState(std::unique_ptr<AttentionRanks> who, Options how);
 
-  /// The observers of one call: those of the options, and their progress.
-  [[nodiscard]] Observers observers() {
-    Observers all = options.observers;
-    if (options.progress) all.push_back(&progress);
-    return all;
-  }
-
-  /// Returns when all ranks make this call: their arguments are right and belong together, and every rank can have the memory.
+  /// Returns when all ranks make this call: their arguments are right and belong together.
   /// One unite() of all ranks; more only to explain an error. \throws AgreedError otherwise, on all ranks
   /// \param check_more  what arrays of a GPU need; it sends nothing
   /// \returns true unless every rank has completed() such a call before
   template <class T>
-  bool agreed(const Call<T>& call, const std::function<void(const Check&)>& check_more);
-  /// For arrays of the host.
-  template <class T>
-  void agreed(const Call<T>& call);
+  bool agreed(const Call<T>& call, const std::function<void(const Check&)>& check_more = [](const Check&) {});
   template <class T>
   void completed(const Call<T>& call) {
     constexpr std::size_t most_calls = 256;  // those with a dropout differ in every step
@@ -76,7 +56,6 @@ struct AttentionState {
 
   std::unique_ptr<AttentionRanks> ranks;
   Options options;
-  ProgressObserver progress{options};
   std::unordered_set<std::string> completed_calls;
   std::optional<Host> host;  ///< from the first call with arrays of the host on
   std::unique_ptr<Gpu> gpu;  ///< from the first call with arrays of a GPU on

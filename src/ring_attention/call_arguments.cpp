@@ -85,7 +85,6 @@ std::string shared_arguments(const Call<T>& call) {
        << ' ' << name(queries.kind()) << "\npieces of the queries " << queries.pieces() << "\nkeys "
        << keys.seq() << ' ' << name(keys.kind()) << "\npieces of the keys " << keys.pieces()
        << "\nqueries in ranges of hash " << queries.hash() << "\nkeys in ranges of hash " << keys.hash()
-       << "\ntransport " << (call.options.transport == TransportKind::overlapped ? "overlapped" : "odd-even")
        << "\npartition " << name(call.options.partition) << "\noptions.ulysses " << call.options.ulysses
        << "\ngradient of lse " << (call.grad_lse ? "given" : "none") << "\noptions.sum_numbers "
        << call.options.sum_numbers << "\noptions.same_bits " << call.options.same_bits

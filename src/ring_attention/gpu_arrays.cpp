@@ -36,8 +36,8 @@ class GpuParts final : public AttentionState::Gpu {
       : made_for_(state.options.gpu),
         ulysses_(grid.ulysses.size),
         nccl_(uses_nccl(state.options.gpu)),
-        alive_([&state] { tell(state.observers(), &Observer::beats); }),
-        links_(state.ranks->links(grid, TransportKind::overlapped), compute_.handle(),
+        alive_([&state] { tell(state.options.observers, &Observer::beats); }),
+        links_(state.ranks->links(grid), compute_.handle(),
                {nccl_, state.options.gpu.timeout, alive_, state.options.gpu.share_gpu, true}) {}
   GpuParts(const GpuParts&) = delete;
   GpuParts& operator=(const GpuParts&) = delete;
@@ -215,7 +215,7 @@ void with_gpu(AttentionState& state, GpuStream stream, const Call<T>& call, cons
   auto& tables = gpu.tables(key);
   const CudaDevice<T> device(gpu.engine(options.kernel, shared.grid, tables),
                              gpu.engine(options.backward_kernel, shared.grid, tables));
-  ObservedContextParallel<T> attention(device, gpu.links(), shared, state.observers());
+  ObservedContextParallel<T> attention(device, gpu.links(), shared, state.options.observers);
   const CollectiveStep collectively = [&](const std::function<void()>& step) {
     if (first)
       agree(*state.ranks, step);

@@ -17,8 +17,7 @@ Links& links_of(AttentionState& state) {
   const RankGrid grid =
       rank_grid(options.partition, options.ulysses, state.ranks->rank(), state.ranks->size());
   auto& host = state.host;
-  if (!host || host->ulysses != grid.ulysses.size || host->kind != options.transport)
-    host = {grid.ulysses.size, options.transport, state.ranks->links(grid, options.transport)};
+  if (!host || host->ulysses != grid.ulysses.size) host = {grid.ulysses.size, state.ranks->links(grid)};
   return *host->links;
 }
 
@@ -54,8 +53,9 @@ CollectiveStep collectively(const AttentionState& state) {
 /// \returns the result, unless the call says where it goes
 template <class T>
 AttentionResult<T> attend(AttentionState& state, const Call<T>& call, const Device<T>& device) {
-  state.agreed(call);
-  ObservedContextParallel<T> attention(device, links_of(state), state.shared_by(call), state.observers());
+  (void)state.agreed(call);
+  ObservedContextParallel<T> attention(device, links_of(state), state.shared_by(call),
+                                       state.options.observers);
   if (!call.to) return attention.forward(call.q, call.k, call.v, call.term_rows(), collectively(state));
   attention.forward(call.q, call.k, call.v, call.term_rows(), collectively(state), *call.to);
   return {};
@@ -64,10 +64,11 @@ AttentionResult<T> attend(AttentionState& state, const Call<T>& call, const Devi
 /// \returns the gradients, unless the call says where they go; those of numbers of heads always
 template <class T>
 Gradients<T> differentiate(AttentionState& state, const Call<T>& call) {
-  state.agreed(call);
+  (void)state.agreed(call);
   const BackwardInputs<T> inputs = call.backward_inputs();
   const CpuDevice<T> device = cores_of<T>(state);
-  ObservedContextParallel<T> attention(device, links_of(state), state.shared_by(call), state.observers());
+  ObservedContextParallel<T> attention(device, links_of(state), state.shared_by(call),
+                                       state.options.observers);
   Gradients<T> gradients;
   if (call.gradients_to)
     gradients.numbers() = attention.backward(inputs, call.k, call.v, collectively(state), *call.gradients_to);

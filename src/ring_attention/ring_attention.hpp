@@ -29,9 +29,10 @@
 ///
 /// Errors:
 /// - Bad arguments, arguments that differ between ranks, heads or ranks that the partition cannot divide, and too little
-///   memory: all ranks throw AgreedError with the same text, before the first message of the ring.
+///   memory for a ring or an all-gather: all ranks throw AgreedError with the same text, before its first message.
 /// - MPI is not initialised, the communicator is MPI_COMM_NULL or an intercommunicator: InputError; nothing is sent.
-/// - A later failure on one rank only, such as an Error with MPI's text, or std::system_error when a thread cannot start:
+/// - A later failure on one rank only, such as an Error with MPI's text, std::system_error when a thread cannot start, or
+///   std::bad_alloc in an all-to-all of ranks that share heads:
 ///   that rank throws. The other ranks wait for its messages, so the caller must end the job (MPI_Abort).
 /// The library prints nothing and never ends the process.
 ///
@@ -53,7 +54,6 @@
 #include "ring_attention/core/bf16.hpp"
 #include "ring_attention/cpu/isa.hpp"
 #include "ring_attention/mpi/agreement.hpp"
-#include "ring_attention/parallel/balance/balanced.hpp"
 #include "ring_attention/parallel/mpi_links.hpp"
 #include "ring_attention/parallel/observer.hpp"
 #include "ring_attention/parallel/partition.hpp"
@@ -84,10 +84,9 @@ struct GpuOptions {
   bool share_gpu = false;                     ///< lets ranks share a GPU over NCCL, to try it out
 };
 
-/// How the call computes. `transport`, `partition` and `ulysses` must be the same on all ranks.
+/// How the call computes. `partition` and `ulysses` must be the same on all ranks.
 struct Options {
-  int threads = 1;  ///< of this rank; any number gives the same bits
-  TransportKind transport = TransportKind::overlapped;
+  int threads = 1;       ///< of this rank; any number gives the same bits
   Isa isa = best_isa();  ///< instruction set; another one rounds differently
   Partition partition = Partition::ring;
   int ulysses = 1;  ///< U of Partition::hybrid: the number of ranks that share heads
@@ -101,9 +100,6 @@ struct Options {
   /// The calling thread tells them what it does (parallel/observer.hpp). They outlive the
   /// Attention, or are taken out of its options before: wait() and the destructor tell them as well.
   Observers observers = {};
-  /// An observer that the calling thread calls between tiles, after every hop of a ring, and while it waits for a GPU. Use
-  /// `observers`: the next release removes it.
-  Progress progress = {};
   GpuOptions gpu = {};
 };
 
@@ -157,9 +153,8 @@ class Attention {
   /// Waits as wait() does, but throws nothing.
   ~Attention();
 
-  /// May be changed between two calls: `threads`, `isa`, `observers` and `progress` on one rank alone, the other options on
-  /// all ranks.
-  /// The next call then makes the communicators that it needs.
+  /// May be changed between two calls: `threads`, `isa` and `observers` on one rank alone, the other options on all
+  /// ranks. The next call then makes the communicators that it needs.
   [[nodiscard]] Options& options();
 
   // ---- arrays of the host: the results are in the caller's arrays when the call returns ---------------------

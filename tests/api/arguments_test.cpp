@@ -300,7 +300,7 @@ TEST(Disagreement, OnTheArrays) {
       "dim of v 8", "dim of v 5");
 }
 
-TEST(Disagreement, OnThePlacementAndTheTransport) {
+TEST(Disagreement, OnThePlacementAndTheTiles) {
   // On rank 1 of two and more, 13 and 14 tokens can give the same shard, and so can two kinds.
   const auto moved = [](Arguments<float>& a, const Placement& queries, const Placement& keys) {
     a.placement = {queries, keys};
@@ -336,8 +336,6 @@ TEST(Disagreement, OnThePlacementAndTheTransport) {
                                                                 hash(dealt(13, 0)) + ", rank 1 has " +
                                                                 hash(dealt(13, ranks - 1)));
   }
-  expect_disagreement([](auto& a) { a.options.transport = TransportKind::odd_even; }, "transport overlapped",
-                      "transport odd-even");
   expect_disagreement([](auto& a) { a.options.same_bits = 1; }, "options.same_bits 0", "options.same_bits 1");
 }
 

@@ -6,7 +6,6 @@
 #include <gtest/gtest.h>
 
 #include <array>
-#include <tuple>
 
 #include "api/user.hpp"
 #include "ring_attention/core/allocation.hpp"
@@ -24,19 +23,16 @@ extern "C" int MPI_Testall(int count, MPI_Request requests[], int* flag, MPI_Sta
 namespace ring_attention::test {
 namespace {
 
-/// Over both transports the bits of rank `user.place` of the ring of threads, and the values of dense attention.
+/// The bits of rank `user.place` of the ring of threads, and the values of dense attention.
 template <class T>
-void expect_right(const GradientProblem<T>& problem, User<T> user) {
+void expect_right(const GradientProblem<T>& problem, const User<T>& user) {
   SCOPED_TRACE(to_string(problem.what()));
   const auto threads = run(problem, {.rings = user.place.size});
   const RankRun<T>& mine = threads[user.place.rank];
-  for (const TransportKind transport : {TransportKind::overlapped, TransportKind::odd_even}) {
-    user.options.transport = transport;
-    const AttentionResult<T> result = user.attend();
-    EXPECT_TRUE(same_bits(result, mine.attended));
-    EXPECT_TRUE(same_bits(user.differentiate(result), mine.gradients));
-    EXPECT_TRUE(user.agrees(result));
-  }
+  const AttentionResult<T> result = user.attend();
+  EXPECT_TRUE(same_bits(result, mine.attended));
+  EXPECT_TRUE(same_bits(user.differentiate(result), mine.gradients));
+  EXPECT_TRUE(user.agrees(result));
   EXPECT_TRUE(agrees(threads, problem));
 }
 template <class T>
@@ -108,27 +104,6 @@ TEST(RingAttentionOptions, EveryInstructionSetAgrees) {
   for (const Isa isa : available_isas()) {
     user.options.isa = isa;
     EXPECT_TRUE(user.agrees(user.attend()));
-  }
-}
-
-TEST(RingAttentionOptions, ProgressIsCalledBetweenTilesAndAfterHops) {
-  const auto problem = make_gradient_problem<float>({.queries = 13, .keys = 13});
-  User<float> user(problem);
-  int calls = 0;
-  user.options.progress = [&] { ++calls; };
-  const int steps = user.place.size, hops = steps - 1;
-  for (const auto& [partition, transport, least] :
-       {std::tuple(Partition::ring, TransportKind::overlapped, steps + hops),
-        std::tuple(Partition::ring, TransportKind::odd_even, steps + hops),
-        std::tuple(Partition::all_gather, TransportKind::overlapped, steps)}) {
-    user.options.partition = partition;
-    user.options.transport = transport;
-    calls = 0;
-    const auto result = user.attend();
-    EXPECT_GE(calls, least);
-    calls = 0;
-    (void)user.differentiate(result);
-    EXPECT_GE(calls, least);
   }
 }
 

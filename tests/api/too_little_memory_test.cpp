@@ -1,5 +1,5 @@
 // One rank of several with too little memory: forward and backward are an Error on every rank that names it, nothing waits,
-// and the next call is right. In every partition.
+// and the next call is right.
 
 #include <gtest/gtest.h>
 #include <malloc.h>
@@ -49,22 +49,18 @@ Ring ring_of_world() {
 
 /// K and V of 32 MiB on each rank, for 8 queries a rank: K,V in messages are most of what a call needs.
 struct CallOfALargeRing {
-  explicit CallOfALargeRing(Partition partition, int pairs)
-      : options{.threads = 1,
-                .partition = partition,
-                .ulysses = pairs},  // a thread's stack is address space, too
-        grid(rank_grid(partition, pairs, rank, ranks)) {}
+  explicit CallOfALargeRing(Partition partition)
+      : options{.threads = 1, .partition = partition} {}  // a thread's stack is address space, too
 
   [[nodiscard]] Placement placed(Index tokens_of_a_rank) const {
-    return {PlacementKind::contiguous, tokens_of_a_rank * ranks, grid.ring.size};
+    return {PlacementKind::contiguous, tokens_of_a_rank * ranks, ranks};
   }
   [[nodiscard]] Tensor<float> array(const Placement& tokens) const {
-    return Tensor<float>({1, 12, count(grid.slice(tokens)), 64}, 1);
+    return Tensor<float>({1, 12, tokens.tokens(rank), 64}, 1);
   }
 
   int rank = ring_of_world().rank, ranks = ring_of_world().size;
   Options options;
-  RankGrid grid;
   Placements placement{placed(8), placed(32 * mib / (Index{12} * 64 * 4))};
   Tensor<float> q = array(placement.queries), k = array(placement.keys);
   [[nodiscard]] AttentionResult<float> attend() const {
@@ -78,13 +74,10 @@ struct CallOfALargeRing {
 class TooLittleMemory : public testing::TestWithParam<Partition> {};
 
 TEST_P(TooLittleMemory, OnTheLastRankIsAnErrorOnEveryRank) {
-  const bool hybrid = GetParam() == Partition::hybrid;
-  if (hybrid && ring_of_world().size % 2 != 0)
-    GTEST_SKIP() << "a hybrid of pairs needs an even number of ranks";
   if (address_space() == 0 || address_space() > (Index{1} << 40))
     GTEST_SKIP() << "no limit of memory here: no /proc, or a sanitizer";
   mallopt(M_MMAP_THRESHOLD, mib);  // what is freed goes back at once, and is not there for the next call
-  const CallOfALargeRing call(GetParam(), hybrid ? 2 : 1);
+  const CallOfALargeRing call(GetParam());
   const AttentionResult<float> before = call.attend();
   const std::string culprit = "rank " + std::to_string(call.ranks - 1);
   const auto expect_an_error = [&](const auto& step) {
@@ -100,9 +93,7 @@ TEST_P(TooLittleMemory, OnTheLastRankIsAnErrorOnEveryRank) {
   EXPECT_TRUE(bitwise_equal(call.attend().out, before.out)) << "the call after the errors";
 }
 
-INSTANTIATE_TEST_SUITE_P(Api, TooLittleMemory,
-                         testing::Values(Partition::ring, Partition::ulysses, Partition::hybrid,
-                                         Partition::all_gather));
+INSTANTIATE_TEST_SUITE_P(Api, TooLittleMemory, testing::Values(Partition::ring, Partition::all_gather));
 
 }  // namespace
 }  // namespace ring_attention::test

@@ -108,7 +108,7 @@ class Threads(unittest.TestCase):
 
         first, *others = ra.threads(3).run(work)
         self.assertEqual([first[:6]] * 2, [other[:6] for other in others])
-        for text, part in zip(first, ("rank 0 has scale 1, rank 1 has scale 2", "rank 1: dropout is 2", "transport is odd-even",
+        for text, part in zip(first, ("rank 0 has scale 1, rank 1 has scale 2", "rank 1: dropout is 2", "transport is 'odd-even'",
                                       "rank 0 has causal=False and no right side of window (None, or -1), rank 1 has causal=True",
                                       "rank 0 has no left side of window (None, or -1), rank 1 has window=(3, ...)",
                                       "rank 0 has scatter, rank 1 has ring_attention")):

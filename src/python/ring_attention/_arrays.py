@@ -55,7 +55,7 @@ def _require_dimensions(name, dimensions, like_q, allowed):
 class Arrays:
     """The arrays of one call, in the memory of the host: one type, one number of dimensions."""
 
-    transports = ("overlapped", "odd-even")
+    transports = ("overlapped",)
     takes_kernels = takes_positions = True
 
     def __init__(self, q, stream=None):

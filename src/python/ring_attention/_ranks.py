@@ -69,8 +69,8 @@ def ring_attention(q_shard, k_shard, v_shard, *, seq, placement="zigzag", parall
     placement  "contiguous", "striped" or "zigzag", or the value of `balanced`
     parallel   how the ranks divide the work: "ring", "ulysses", "hybrid" (of `ulysses` ranks that share heads) or
                "all-gather"
-    transport  "overlapped" or "odd-even"; on a GPU "nccl", or "staged", through the memory of the host, or "overlapped",
-               which is "nccl" if the build has it and the ranks are processes, otherwise "staged"; all give the same bits
+    transport  of arrays of a GPU: "nccl", or "staged", through the memory of the host, or "overlapped", which is "nccl" if
+               the build has it and the ranks are processes, otherwise "staged"; all give the same bits
     bias       a row for each query of this rank, a column for each key of the sequence
     kernel     None: the library's. Otherwise kernel(q, k, v, mask, scale) -> (out, lse) computes the attention of this rank's
                queries over the keys of one rank: q [B, H, Sq, D]; k [B, Hkv, Sk, D]; v [B, Hkv, Sk, Dv]; mask None or bool
