@@ -110,6 +110,14 @@ def of_tests(ranks=MOST_RANKS):
     return {name: tuple(rest) for name, *rest in (line.split("\t") for line in done.stdout.splitlines())}
 
 
+def of_planted():
+    """The mistakes that tests/diagnose/planted.py makes: by the arrays that the program `diagnose` compares."""
+    import planted_test
+
+    smallest = {mutant: planted_test.smallest(mutant.split()[1], MOST_RANKS) for mutant in tables.planted_mutants()}
+    return {mutant: (ranks, "-", check) for mutant, (ranks, check) in smallest.items()}
+
+
 def rows(found):
     """A row for each mutant of the list, in its order."""
     for entry in tables.mistakes() + tables.mistakes(unseen=True):
@@ -160,7 +168,7 @@ def main():
     if sys.argv[1:] == ["--check"]:
         complaints = check_part(of_page(text))
     else:
-        new = table({**of_lessons(), **of_tests()})
+        new = table({**of_lessons(), **of_tests(), **of_planted()})
         begin, end = text.split(f"<!-- {MARKER} -->")[0], text.split("<!-- smallest:end -->")[1]
         page = f"{begin}<!-- {MARKER} -->\n{new}\n<!-- smallest:end -->{end}"
         complaints = []

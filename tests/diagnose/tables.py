@@ -111,9 +111,15 @@ def test_mutants():
                 yield f"tests/support {name}"
 
 
+def planted_mutants():
+    """`tests/diagnose dv-without-l` and so on: the ids that the trials of planted_test.py have."""
+    text = (SOURCE / "tests/diagnose/planted_test.py").read_text(encoding="utf-8")
+    yield from (f"tests/diagnose {row['id']}" for row in mistakes() if f'"{row["id"]}"' in text)
+
+
 def complaints_of_mutants():
     """Those that a line names and that are nowhere, that no line names, or that no test of diagnose runs."""
-    offered, listed = {*lesson_mutants(), *test_mutants()}, {}
+    offered, listed = {*lesson_mutants(), *test_mutants(), *planted_mutants()}, {}
     for row in mistakes() + mistakes(unseen=True):
         for mutant in mutants_of(row):
             listed[mutant] = row

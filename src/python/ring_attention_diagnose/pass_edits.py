@@ -6,7 +6,7 @@ from typing import Callable
 
 import numpy as np
 
-from .problem import BACKWARD, INF
+from .problem import BACKWARD, INF, document
 from .rounding import rounded
 from .rules import Rules, log_add, lse_of, mistake, weights_by_lse
 from .tile_edits import modulo
@@ -56,6 +56,23 @@ def _view_for_transpose(slots, case, arrays, steps):
 
 mistake("view-for-transpose", after_forward=_view_for_transpose)
 
+
+def _joined_as(placement: str) -> None:
+    """The rows of the ranks, put together in the order of another placement."""
+    def change(slots, case, arrays, steps):
+        job, ranks = slots.job, range(0 if case.decodes else slots.job.ring)
+        of_ranks, other = (sum((job.shard(rank, slots.tokens, at) for rank in ranks), []) for at in (None, placement))
+        for name in arrays:
+            moved = arrays[name].copy()
+            moved[:, other] = arrays[name][:, of_ranks]
+            arrays[name] = moved
+
+    mistake(f"joined-as-{placement}", after_forward=change, after_backward=change)
+
+
+_joined_as("zigzag")
+_joined_as("striped")
+
 # ---- how what a step has found joins what was found before -----------------------------------------------------------
 
 
@@ -86,6 +103,32 @@ _weights("sum-normalised", lambda b, p: (1.0, 1.0))
 _weights("swapped-sigmoid", lambda b, p: weights_by_lse(b, p)[1::-1], directed=True)
 _weights("merge-by-max", _by_max)
 mistake("last-wins", directed=True, weights=lambda b, p: (0.0, 1.0, p.lse))
+
+
+def _other_layout(problem, lse):
+    """[tokens, heads] of a rank, read as [heads, tokens]."""
+    found = lse.copy()
+    for rank, count in () if problem.case.decodes else problem.slots.of_ranks():
+        here = lse[:, rank, :, :, :count].reshape(len(lse), lse.shape[2], problem.job.ulysses, -1, count)
+        found[:, rank, :, :, :count] = here.swapaxes(-1, -2).reshape(found[:, rank, :, :, :count].shape)
+    return found
+
+
+def _padded_offset(problem, lse):
+    """The lse of a rank's documents, one after the other, each as long as the longest: read without cutting."""
+    slots, found = problem.slots, lse.copy()
+    for rank, count in () if problem.case.decodes else slots.of_ranks():
+        numbers = document(problem.case, slots.position[rank, :count])
+        rows = [np.flatnonzero(numbers == number) for number in np.unique(numbers)]
+        longest = max(map(len, rows), default=0)
+        padded = [np.pad(some, (0, longest - len(some)), constant_values=-1) for some in rows]
+        order = np.array(padded, int).reshape(-1)[:count]
+        found[:, rank, :, :, :count] = np.where(order < 0, 0, lse[:, rank][..., order])
+    return found
+
+
+mistake("lse-other-layout", weights=weights_by_lse, lse_read=_other_layout)
+mistake("lse-padded-offset", weights=weights_by_lse, lse_read=_padded_offset)
 mistake("merge-base-2", weights=weights_by_lse, lse_unit=LN2)
 mistake("merge-base-2-back", weights=_in_base_2)
 mistake("textbook-lse", directed=True, weights=_textbook)
@@ -106,6 +149,23 @@ mistake("factor-inverted", directed=True, factor_edits=lambda f, m, to: (_invert
 _overwrite = lambda total, part, step: part  # noqa: E731
 mistake("dkdv-overwritten", directed=True, add_dkdv=_overwrite)
 mistake("dq-overwritten", directed=True, add_dq=_overwrite)
+
+
+def _onto_itself(total, part, step):
+    """The part overwrites the sum, and is added to it."""
+    if step == 0:
+        return part
+    half = part.shape[-2] // 2
+    some, in_first = (x.any((-3, -2, -1), keepdims=True) for x in (part, part[..., :half, :]))
+    found = np.where(some, 2 * part, total)
+    if part.shape[-2] == 2 * half:  # zigzag: the second half of the queries stands in the first rows of the buffer
+        second = part[..., half:, :]
+        moved = np.concatenate([second, total[..., half:, :] + second], axis=-2)
+        found = np.where(some & ~in_first, moved, found)
+    return found
+
+
+mistake("dq-one-buffer", directed=True, add_dq=_onto_itself)
 mistake("dq-own-step", add_dq=lambda total, part, step: total + part if step == 0 else total)
 mistake("part-not-zeroed", directed=True, part_zeroed=False)
 mistake("no-delta", delta_from="none")
@@ -116,6 +176,8 @@ mistake("lse-of-step", lse_from="step")
 for _array in ("dk", "dq"):
     mistake(f"{_array}-no-scale", **{f"{_array}_factor": lambda c: 1 / c.scale})
     mistake(f"{_array}-scale-twice", **{f"{_array}_factor": lambda c: c.scale})
+mistake("lse-scaled-backward", lse_factor=lambda c: c.scale)
+mistake("dv-without-l", dv_normalised=False)
 mistake("gqa-last-head", dkdv_of=lambda c, h: 1.0 * (h % c.group + 1 == c.group))
 mistake("gqa-first-head", dkdv_of=lambda c, h: 1.0 * (h % c.group == 0))
 mistake("gqa-mean", dkdv_of=lambda c, h: np.full(len(h), 1 / c.group))

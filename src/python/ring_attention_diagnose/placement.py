@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from typing import Iterator
 
 import numpy as np
 
@@ -108,6 +109,10 @@ class Slots:
         tokens = np.array([swapped.tokens_of(rank, everything) for rank in range(job.ranks)])
         rank, slot, part = np.arange(self.ranks)[:, None], np.arange(self.count), self.count // job.ulysses
         return tokens[slot // part + job.ulysses * rank, slot % part]
+
+    def of_ranks(self) -> Iterator[tuple[int, int]]:
+        """The ranks, and how many tokens each has: they come before its empty slots."""
+        return enumerate((self.position < self.tokens).sum(1).tolist())
 
     def shards(self, array: np.ndarray, position: np.ndarray | None = None) -> np.ndarray:
         """[R, heads, N, dim] of [heads, tokens, dim]; a slot without a token is zero."""

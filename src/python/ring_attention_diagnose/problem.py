@@ -90,6 +90,8 @@ def every_case(job: Job) -> list[Case]:
             ("intervals",
              "an image that sees itself in both directions, and first keys that are seen behind the window; causal",
              {"causal": True, "window": 5, "block": (6, 13), "sink_tokens": 2}),
+            ("decode-few", "one query, and fewer keys than ranks: a rank has none",
+             {"causal": True, "decodes": True, "padding": tokens - max(1, job.ranks - 1)}),
         ))
     ]
 

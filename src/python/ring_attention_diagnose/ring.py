@@ -21,9 +21,10 @@ from .rules import NO_RANK, Rules, lse_of, rescale
 Arrays = dict  #: name: [heads, tokens, dim] in the order of positions; lse is [heads, tokens, 1]
 
 # The fields in which rules of one batch are the same: functions and switches. The others become numbers.
-_FORWARD_KEY = ("maximum", "guarded", "skips_hidden_tiles", "factors", "factor_edits", "weights", "lse_unit",
-                "lse_of_nothing", "out_kept_in", "lse_kept_in", "sink_times", "normalised", "returned_lse")
-_BACKWARD_KEY = ("guarded", "lse_from", "delta_from", "add_dq", "add_dkdv", "part_zeroed", "dq_kept_in", "dkdv_kept_in")
+_FORWARD_KEY = ("q", "kv", "maximum", "guarded", "skips_hidden_tiles", "factors", "factor_edits", "weights", "lse_unit",
+                "lse_of_nothing", "lse_read", "out_kept_in", "lse_kept_in", "sink_times", "normalised", "returned_lse")
+_BACKWARD_KEY = ("kv", "guarded", "lse_from", "dv_normalised", "delta_from", "add_dq", "add_dkdv", "part_zeroed",
+                 "dq_kept_in", "dkdv_kept_in")
 _MOST_SCORES = 300_000  # of a batch: larger ones do not fit the caches
 
 
@@ -67,7 +68,7 @@ class _Batch:
         """K or V of each step, by query head: [B, R, T, H, N, D]"""
         rank = self.stack(lambda plan: getattr(plan.steps, array))[..., None]
         head = self.stack(lambda plan: plan.rules.kv_head(self.c, self.heads))[:, None, None]
-        return self.problem.shards(array)[rank, head]
+        return self.rules.kv(self.problem, array)[rank, head]
 
     def of_products(self, rule: str) -> np.ndarray:
         """A rule of the products of the scores."""
@@ -75,7 +76,7 @@ class _Batch:
 
     def scores(self) -> np.ndarray:
         """[B, R, T, H, N, N]; -inf hides a key."""
-        q = self.problem.shards("q")[None, :, None]
+        q = self.rules.q(self.problem)[None, :, None]
         scores = self.products = self.scale * product(q, self.of_steps("k").swapaxes(-1, -2), self.sums)
         if self.c.softcap:
             scores = self.of_products("capped")
@@ -135,6 +136,8 @@ class _Batch:
         """The merge of normalised pieces (out, lse). As a state: o = out, m = lse, l = 1."""
         r, has_keys, outs = self.rules, steps.l > 0, self.out_of(steps, True)
         lses = np.where(has_keys, self.sum(lse_of(steps.m, steps.l) / r.lse_unit), r.lse_of_nothing)
+        if r.lse_read:
+            lses = r.lse_read(self.problem, lses)
         out, nothing = np.zeros_like(outs[:, :, 0]), np.full_like(lses[:, :, 0], -INF)
         all = SimpleNamespace(lse=nothing, m=nothing, steps=np.zeros_like(nothing))
         for step in range(lses.shape[2]):
@@ -171,6 +174,7 @@ class _Batch:
         r, scores = self.rules, self.scores()
         dout = self.stack(lambda plan: plan.rules.dout(self.slots, self.problem))  # [B, R, H, N, D]
         lse = self.given(given, r.lse_from, self.slots.shards(given.arrays["lse"])[..., 0], given.piece_lse)
+        lse = lse * self.numbers(lambda r: r.lse_factor(self.c))[..., 0]
         p = self.sum(np.exp(scores - _col(lse)))
         if r.guarded:
             p = np.where((scores == -INF) | (_col(lse) == -INF), 0.0, p)
@@ -183,6 +187,8 @@ class _Batch:
         dq = self.scale * self.numbers(lambda r: r.dq_factor(self.c)) * product(ds, self.of_steps("k"), self.sums)
         q = self.problem.shards("q")[None, :, None]
         dk = self.scale * self.numbers(lambda r: r.dk_factor(self.c)) * product(ds.swapaxes(-1, -2), q, self.sums)
+        if not r.dv_normalised:
+            p = self.sum(rescale(scores, scores.max((2, 5), keepdims=True)))
         dv = product(self.low(p).swapaxes(-1, -2), by_step, self.sums)
         dq = self.slots.joined(self.sum_of_steps(dq))
         dk, dv = self.handed_out("dk_to", dk), self.handed_out("dv_to", dv)

@@ -121,6 +121,9 @@ class Rules:
     counts_twice: bool = False  #: first keys that the window reaches as well
     padding: Mask = lambda c, p: (p.content.position >= c.padding) & (p.content.position < c.tokens)
     skips_partial_tiles: bool = False  #: steps of which a rank sees a part
+    # What a rank computes with: q, k or v of all ranks, [R, heads, N, D].
+    q: Callable = lambda problem: problem.shards("q")
+    kv: Callable = lambda problem, name: problem.shards(name)
     # Scores: capped(scale q k^T) + bias. Of heads: the one of another array that head h uses.
     scale: Callable[[Case], float] = lambda c: c.scale
     bias: Callable[[Case, np.ndarray], np.ndarray] = lambda c, of_pairs: of_pairs
@@ -142,6 +145,7 @@ class Rules:
     weights: Callable | None = None
     lse_unit: float = 1  #: in which the lse of a step is handed to the merge of pieces
     lse_of_nothing: float = -INF  #: what a step without keys hands to the merge of pieces
+    lse_read: Callable | None = None  #: by the merge of pieces: (problem, lse [..., R, T, H, N])
     out_kept_in: str | None = None  #: between steps
     lse_kept_in: str | None = None
     # The end of the forward.
@@ -152,6 +156,8 @@ class Rules:
     # The backward.
     dout: Callable = lambda slots, problem: problem.shards("dout")
     lse_from: str = "whole"  #: or own_shard, step
+    lse_factor: Callable[[Case], float] = _one
+    dv_normalised: bool = True  #: by l
     delta_from: str = "whole"  #: or own_shard, step, none
     dq_factor: Callable[[Case], float] = _one  #: in addition to the scale
     dk_factor: Callable[[Case], float] = _one

@@ -54,6 +54,32 @@ _tables("hop-short", "dk_to dv_to", lambda s: s.behind(s.dk_to, 1), directed=Tru
 _tables("dkdv-own-only", "dk_to dv_to", lambda s: np.where(s.dk_to == s.rank, s.dk_to, NO_RANK))
 
 
+def _first_tokens(problem, name):
+    """Each rank has the first tokens of the sequence."""
+    slots = problem.slots
+    return slots.shards(getattr(problem, name), 0 * slots.position + np.arange(slots.count))
+
+
+def _read_as_heads(problem, name):
+    """[tokens, heads] of a rank, read as [heads, tokens]."""
+    shards = problem.shards(name).copy()
+    for rank, count in problem.slots.of_ranks():
+        here = shards[rank, :, :count]
+        shards[rank, :, :count] = here.swapaxes(0, 1).reshape(here.shape)
+    return shards
+
+
+def _zero_without_keys(problem):
+    slots, case = problem.slots, problem.case
+    has_keys = ((slots.position >= case.padding) & (slots.position < case.tokens)).any(1)
+    return problem.shards("q") * has_keys[:, None, None, None]
+
+
+mistake("slots-of-whole-cache", kv=_first_tokens)
+mistake("kv-transposed-twice", kv=_read_as_heads)
+mistake("query-zero-without-keys", q=_zero_without_keys)
+
+
 # ---- which pairs of a query and a key take part ----------------------------------------------------------------------
 
 def _moves(name: str, query=None, key=None, of: str = "mask_positions") -> None:
@@ -119,6 +145,8 @@ mistake("window-ignored", window=_everything)
 mistake("window-plus-one", window=lambda c, p: _distance(p) - 1 < c.window)
 mistake("window-minus-one", window=lambda c, p: _distance(p) + 1 < c.window)
 mistake("window-local", window=lambda c, p: p.query.slot - p.key.slot < c.window)
+mistake("window-local-right", window=lambda c, p: (p.query.slot - p.key.slot < c.window)
+        & (p.key.slot <= p.query.slot))
 mistake("window-own-only", window=lambda c, p: np.where(p.on_one_rank, _distance(p), 0) < c.window)
 mistake("block-ignored", block=lambda c, p: np.False_)
 mistake("block-local", block=lambda c, p: in_block(c, p.query.slot) & in_block(c, p.key.slot))
@@ -134,18 +162,24 @@ mistake("hidden-keys-local", padding=lambda c, p: (p.content.slot >= c.padding) 
 mistake("padding-counted", padding=lambda c, p: p.content.position >= c.padding)
 
 
-def _hide_behind(slots, pair):
-    kept = slots.tokens // slots.ranks * slots.ranks
-    pair.content.position = np.where(pair.content.position >= kept, slots.tokens, pair.content.position)
+def _cut_length(name: str, is_cut: Callable) -> None:
+    """Some tokens are no keys, and their rows are empty: is_cut(slots, positions, places in shards)"""
+    def hide(slots, pair):
+        content = pair.content
+        content.position = np.where(is_cut(slots, content.position, content.slot), slots.tokens, content.position)
+
+    def cut(slots, case, arrays, steps):
+        there = is_cut(slots, slots.position, np.arange(slots.count)) & (slots.position < slots.tokens)
+        for array in arrays:
+            arrays[array][:, slots.position[there]] = -INF if array == "lse" else 0
+
+    mistake(name, mask_positions=hide, after_forward=cut, after_backward=cut)
 
 
-def _cut_length(slots, case, arrays, steps):
-    kept = slots.tokens // slots.ranks * slots.ranks
-    for name in arrays:
-        arrays[name][:, kept:] = -INF if name == "lse" else 0
-
-
-mistake("length-rounded-down", mask_positions=_hide_behind, after_forward=_cut_length, after_backward=_cut_length)
+_cut_length("length-rounded-down", lambda slots, position, slot: position >= slots.tokens // slots.ranks * slots.ranks)
+_cut_length("length-over-ranks", lambda slots, position, slot: slot + 0 * position >= slots.tokens // slots.ranks)
+mistake("window-sentinel", padding=lambda c, p: (p.content.position >= c.padding) & (p.content.position < c.tokens)
+        & (c.window > 0))
 
 
 # ---- heads, scale, bias, sinks: what a score is made of --------------------------------------------------------------
