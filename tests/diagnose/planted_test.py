@@ -1,7 +1,11 @@
 """Mistakes of public projects, planted in a ring that is no part of the simulator (planted.py), are named."""
 
+import contextlib
 import importlib.util
+import io
+import json
 import sys
+import tempfile
 import unittest
 
 if importlib.util.find_spec("numpy") is None:
@@ -12,6 +16,7 @@ import planted
 import trials  # noqa: F401: the path of the package
 import numpy as np
 from ring_attention_diagnose import ARRAYS, judged, problems_of
+from ring_attention_diagnose.__main__ import main
 from ring_attention_diagnose.layout import submission_of
 from ring_attention_diagnose.search import Evidence
 
@@ -73,6 +78,30 @@ class Planted(unittest.TestCase):
                 for phase in passes:
                     self.assertEqual([one["mistakes"] for one in words[phase]["explanations"]], [[wrong]], report)
                 self.assertEqual((right, words["forward"]["state"]), (False, "wrong" if FORWARD[0] in passes else "right"))
+
+    def test_a_race_is_a_verdict_of_its_own(self):
+        problems = problems_of(3, only=["full", "causal"], repeat=2)
+        self.assertEqual([problem.case.folder for problem in problems], ["full", "full.2", "causal", "causal.2"])
+        right, report, words = judged(problems, [given_of(problem, "race") for problem in problems])
+        self.assertEqual((right, words["forward"]["state"], words["backward"]["state"]), (False, "absent", "absent"))
+        self.assertIn("WRONG: not the same twice: rows 8 to 15 of out, on rank 1, in the case full\n", report)
+        self.assertEqual({(one["case"], *one["ranks"]) for one in words["not_the_same_twice"] if one["array"] == "out"},
+                         {("full", 1), ("causal", 1)})
+        right, report, _ = judged(problems, [given_of(problem, "") for problem in problems])
+        self.assertTrue(right, report)
+
+    def test_runs_are_written_and_read(self):
+        with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()) as out:
+            self.assertEqual(main(["cases", "--only", "full", "--repeat", "2", "--out", folder]), 0)
+            with open(f"{folder}/cases.json", encoding="utf-8") as file:
+                names = [case["name"] for case in json.load(file)["cases"]]
+            for name, problem in zip(names, problems_of(3, only=["full"], repeat=2)):
+                self.assertTrue(np.array_equal(np.load(f"{folder}/{name}/q.npy"), problem.q[None]))
+                np.save(f"{folder}/{name}/out.npy", problem.right["out"][None].astype(np.float32))
+            self.assertEqual(main([folder]), 0, out.getvalue())
+            np.save(f"{folder}/full.2/out.npy", -problem.right["out"][None].astype(np.float32))
+            self.assertEqual(main([folder]), 1)
+        self.assertIn("not the same twice: rows 0 to 23 of out, on ranks 0, 1, 2, in the case full", out.getvalue())
 
 
 if __name__ == "__main__":

@@ -154,7 +154,7 @@ def _input_errors():
 @functools.lru_cache(maxsize=1)
 def _problems(job):
     with _input_errors():
-        return ring_attention_diagnose.problems_of(*job)
+        return ring_attention_diagnose.problems_of(*job, repeat=None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -179,7 +179,7 @@ class _Work:
     def results(self, number, rank, comm):
         """{"out": float64 array, ...} of one rank for one case."""
         problem = _problems(self.job)[number]
-        words = problem.description()
+        words = {**problem.description(), "name": problem.case.name}
         try:
             return self._run(words, problem.inputs(), rank, comm)
         except _exchange.StoppedError:
@@ -249,6 +249,8 @@ def diagnose(function, *, ranks=None, placement="contiguous", parallel="ring", u
     device     of tensors; default the CPU
     gradients  False: the forward alone
     seed       of the arrays
+
+    The first case of each pass is run twice: results that differ are a race, and a verdict of their own.
 
     If the function fails on one rank, diagnose raises a RuntimeError that names the rank and the case, and ranks that it
     started end. In a job of your own the other ranks get the same error; if they wait for a message from the rank that

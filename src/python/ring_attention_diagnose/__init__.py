@@ -26,7 +26,7 @@ from .examination import Options
 from .layout import Given, submission_of
 from .losses import losses
 from .placement import InputError, Job, job_of
-from .problem import ARRAYS, Problem, ladder
+from .problem import ARRAYS, Problem, ladder, runs_of
 from .report import to_dict, to_text
 
 __version__ = "1.0.0"
@@ -34,13 +34,17 @@ __all__ = ["ARRAYS", "InputError", "Job", "Problem", "judged", "losses", "proble
 
 
 def problems_of(ranks: int = 3, placement: str = "contiguous", parallel: str = "ring", ulysses: int = 1,
-                only: Iterable[str] = (), seed: int = 1) -> list[Problem]:
+                only: Iterable[str] = (), seed: int = 1, repeat: int | None = 1) -> list[Problem]:
     """The cases for the ranks of a code, the simplest first; all, or those with these names.
 
+    :param repeat: how often each case is run; None: the first case of each pass twice, the others once
     :raises InputError: for ranks that cannot be divided so, and for a name that no case has
     """
     job = job_of(ranks, placement, parallel, ulysses)
-    return [Problem(case, job, seed) for case in ladder(job, list(only))]
+    cases = ladder(job, list(only))
+    first = cases[:1] + [case for case in cases if not case.decodes][:1]
+    return [Problem(one, job, seed) for case in cases
+            for one in runs_of(case, 1 + (case in first) if repeat is None else repeat)]
 
 
 def judged(problems: list[Problem], given: list[Given],

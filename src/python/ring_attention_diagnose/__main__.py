@@ -12,12 +12,13 @@ from pathlib import Path
 from . import __version__, judged, problems_of
 from .files import MOST_SEED, read_results, write_cases
 from .placement import MOST_RANKS, PARTITIONS, PLACEMENTS, InputError
+from .problem import MOST_RUNS
 
 #: Letters, default, and what a value may be: words, or the bounds of a whole number.
 _CASES_FLAGS = {
     "--ranks": ("N", 3, (1, MOST_RANKS)), "--placement": ("WORD", "contiguous", PLACEMENTS),
     "--parallel": ("WORD", "ring", PARTITIONS), "--ulysses": ("N", 2, (1, MOST_RANKS)),
-    "--only": ("NAME,...", "", None), "--seed": ("N", 1, (0, MOST_SEED)),
+    "--only": ("NAME,...", "", None), "--repeat": ("N", 1, (1, MOST_RUNS)), "--seed": ("N", 1, (0, MOST_SEED)),
     "--out": ("PATH", "my-ring", None),
 }
 
@@ -60,7 +61,7 @@ def _cases(options: dict) -> int:
     problems = problems_of(**options, only=only.split(",") if only else ())
     write_cases(problems, options["parallel"], out)
     for problem in problems:
-        print(f"{out}/{problem.case.name}: {problem.case.tests}")
+        print(f"{out}/{problem.case.folder}: {problem.case.tests}")
     print(f"{out}/cases.json says what to compute. Your code writes out.npy (and lse, dq, dk, dv) next to q.npy.")
     return 0
 

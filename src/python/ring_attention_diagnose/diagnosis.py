@@ -9,11 +9,11 @@ from typing import Callable
 import numpy as np
 
 from .candidates import Simulations
-from .examination import Examination, Options, Pass, not_tested_by
+from .examination import Examination, Options, Pass, Unequal, not_tested_by, unequal
 from .mistakes import Mistake
 from .pass_edits import LN2
 from .placement import Job
-from .problem import BACKWARD, Problem
+from .problem import ARRAYS, BACKWARD, Problem
 from .residual import precision_of
 from .ring import Arrays
 from .rounding import coarser
@@ -33,11 +33,12 @@ class Diagnosis:
     #: for several masks.
     alone: dict[str, Pass] = dataclasses.field(default_factory=dict)
     conventions: list[str] = dataclasses.field(default_factory=list)  #: translated, one sentence each
+    unequal: list[Unequal] = dataclasses.field(default_factory=list)  #: not the same in two runs: nothing more is said
     not_tested: list[Mistake] = dataclasses.field(default_factory=list)  #: mistakes that these arrays would not show
 
     @property
     def right(self) -> bool:
-        return not (self.forward.wrong or self.backward.wrong)
+        return not (self.forward.wrong or self.backward.wrong or self.unequal)
 
     @property
     def explained(self) -> bool:
@@ -101,7 +102,14 @@ def _cases_alone(cases: list[Evidence], options: Options, simulate: Simulate) ->
 def diagnose(answers: list[tuple[Problem, Arrays]], options: Options | None = None) -> Diagnosis:
     """:param answers: what a code returned for each of at least one case: at least one array"""
     options = options or Options()
-    known, simulate = [Evidence(problem, arrays) for problem, arrays in answers], Simulations().arrays
+    first: dict[str, Evidence] = {}
+    again = []
+    for problem, arrays in answers:
+        if problem.case.name in first:
+            again.append((first[problem.case.name], arrays))
+        else:
+            first[problem.case.name] = Evidence(problem, arrays)
+    known, simulate = list(first.values()), Simulations().arrays
 
     def attempt(cases: list[Evidence], said: list[str], with_pairs: bool = False) -> Diagnosis:
         cases = _in_right_units(cases, said)
@@ -114,6 +122,10 @@ def diagnose(answers: list[tuple[Problem, Arrays]], options: Options | None = No
         return found
 
     with np.errstate(all="ignore"):
+        differ = [array for one, arrays in again for array in unequal(one, arrays)]
+        if differ:
+            seen = Pass(precision=coarser("float32", *(precision_of(one.got, ARRAYS) for one in known)))
+            return Diagnosis(seen, seen, known, unequal=differ)
         plain = attempt(known, [])
         if plain.explained:
             return plain

@@ -14,10 +14,13 @@ import dataclasses
 from dataclasses import replace
 from typing import Callable
 
+import numpy as np
+
 from .candidates import Simulations, is_derivative, pairs, singles
 from .mistakes import MISTAKES, Mistake
 from .problem import ARRAYS, BACKWARD, FORWARD
 from .residual import precision_of
+from .ring import Arrays
 from .rounding import PRECISIONS, coarser
 from .search import Evidence, Explanation, Search, Simulate
 
@@ -46,6 +49,29 @@ class Pass:
     @property
     def wrong(self) -> bool:
         return self.state in ("named", "unknown")
+
+
+@dataclasses.dataclass(frozen=True)
+class Unequal:
+    """An array that a code did not return twice for the same inputs."""
+
+    case: str
+    array: str
+    tokens: tuple[int, ...]  #: positions of the rows that differ
+    ranks: tuple[int, ...]  #: that have them
+
+
+def unequal(first: Evidence, again: Arrays) -> list[Unequal]:
+    """The arrays whose rows differ by more than rounding."""
+    precision, found = coarser("float32", precision_of(first.got, ARRAYS)), []
+    for name, limit in first.yardstick.tolerances(precision).items():
+        if name in first.got and name in again:
+            rows = np.flatnonzero(~(first.yardstick.row_errors(name, again[name], first.got[name]) <= limit).all(0))
+            job, case = first.problem.job, first.problem.case
+            ranks = [rank for rank in range(job.ranks) if np.isin(job.tokens_of(rank, case.tokens), rows).any()]
+            if len(rows):
+                found.append(Unequal(case.name, name, tuple(rows.tolist()), tuple(ranks)))
+    return found
 
 
 @dataclasses.dataclass

@@ -14,7 +14,7 @@ import numpy as np
 
 from .layout import Given, shape_text
 from .placement import MOST_RANKS, PLACEMENTS, InputError, Job, refuse
-from .problem import ARRAYS, Problem, every_case
+from .problem import ARRAYS, MOST_RUNS, Problem, every_case, runs_of
 
 MOST_SEED = 2**63 - 1
 _AS_FLOAT = "save it with array.astype('float32'), or 'float64'"
@@ -133,7 +133,8 @@ def _problems_in(json_object: dict) -> list[Problem]:
         raise InputError("placement is none that there is")
     job = Job(ranks, {word: word for word in PLACEMENTS}[placement], ulysses)
     seed = _integer_of(json_object, "seed", 0, MOST_SEED)
-    cases = {case.name: case for case in every_case(job)}
+    repeat = _integer_of({"repeat": 1, **json_object}, "repeat", 1, MOST_RUNS)
+    cases = {one.folder: one for case in every_case(job) for one in runs_of(case, repeat)}
     names = [entry["name"] for entry in json_object["cases"]]
     if any(isinstance(name, str) and name not in cases for name in names):
         raise InputError("a case is unknown")
@@ -163,17 +164,18 @@ def write_cases(problems: list[Problem], parallel: str, out: str) -> None:
     :raises InputError: when a file cannot be written, or OUT has results for other arrays
     """
     for problem in problems:
-        folder = f"{out}/{problem.case.name}"
+        folder = f"{out}/{problem.case.folder}"
         if _other_input(problem, folder) and any(_results_in(folder, problem).values()):
             raise InputError(folder, "has results for other arrays", "remove them, or give another --out")
     job, text = problems[0].job, (Path(__file__).parent / "explanations.txt").read_text(encoding="utf-8")
     words = {"ranks": job.ranks, "placement": job.placement, "parallel": parallel, "ulysses": job.ulysses,
-             "seed": problems[0].seed, "hand_back": ARRAYS, "explanations": text.splitlines(),
+             "seed": problems[0].seed, "repeat": max(one.case.run for one in problems),
+             "hand_back": ARRAYS, "explanations": text.splitlines(),
              "cases": [problem.description() for problem in problems]}
-    for folder in (out, *(f"{out}/{problem.case.name}" for problem in problems)):
+    for folder in (out, *(f"{out}/{problem.case.folder}" for problem in problems)):
         with _one_line(f"--out {folder}", "cannot be made a directory", "give another, or check what is in the way"):
             os.makedirs(folder, exist_ok=True)
-    files = {f"{out}/{problem.case.name}/{name}.npy": array
+    files = {f"{out}/{problem.case.folder}/{name}.npy": array
              for problem in problems for name, array in problem.inputs().items()}
     for path in (*files, f"{out}/cases.json"):
         _exists(path)  # a pipe there would wait for a reader
@@ -189,7 +191,7 @@ def read_results(directory: str) -> tuple[list[Problem], list[Given]]:
     no case, or of some ranks only"""
     problems, given = _read_problems(f"{directory}/cases.json"), []
     for problem in problems:
-        folder = f"{directory}/{problem.case.name}"
+        folder = f"{directory}/{problem.case.folder}"
         given.append(_results_in(folder, problem))
         path = _other_input(problem, folder) if any(given[-1].values()) else ""
         if path:

@@ -111,7 +111,7 @@ def _check_origin(problem: Problem, arrays: Arrays, problems: list[Problem]) -> 
     """Is the output that of another case, or of the case with the arrays of another seed?"""
     if "out" not in arrays:
         return
-    yardstick, name = Yardstick(problem), problem.case.name
+    yardstick, name = Yardstick(problem), problem.case.folder
     tolerances = yardstick.tolerances("bf16")
 
     def fits(right: Arrays) -> bool:
@@ -122,7 +122,7 @@ def _check_origin(problem: Problem, arrays: Arrays, problems: list[Problem]) -> 
         return
     for other in problems:
         if fits(other.right):
-            raise InputError(f"results of {name}", f"are those of the case {other.case.name}",
+            raise InputError(f"results of {name}", f"are those of the case {other.case.folder}",
                              "hand them back for that case")
     for seed in range(100):  # those that users take
         if fits(Problem(problem.case, problem.job, seed).right):
@@ -141,7 +141,7 @@ def submission_of(problems: list[Problem], given: list[Given]) -> Submission:
         if arrays:
             found.answers.append((problem, arrays))
         else:
-            found.without.append(problem.case.name)
+            found.without.append(problem.case.folder)
     with np.errstate(all="ignore"):
         for problem, arrays in found.answers:
             _check_origin(problem, arrays, [other for other, _ in found.answers])

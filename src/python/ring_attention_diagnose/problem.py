@@ -14,6 +14,7 @@ from .rounding import mixed, random_array, rounded
 FORWARD, BACKWARD = ("out", "lse"), ("dq", "dk", "dv")
 ARRAYS = FORWARD + BACKWARD  #: what the attention under test may hand back: also the names of the files
 INF = np.inf
+MOST_RUNS = 100
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +41,12 @@ class Case:
     decodes: bool = False  #: every rank has the query of the last token, and its own part of the keys
     softcap: float = 0  #: a product x of the scores becomes softcap * tanh(x / softcap); 0: it stays
     large_scores: bool = False  #: in three of four heads: near +-100, near -10150, near -120
+    run: int = 1  #: a code that is run again gets the same arrays, and has to return the same
+
+    @property
+    def folder(self) -> str:
+        """The name of its entry and folder."""
+        return f"{self.name}.{self.run}" if self.run > 1 else self.name
 
     @property
     def by_name_only(self) -> bool:
@@ -104,6 +111,11 @@ def ladder(job: Job, names: list[str] | tuple[str, ...] = ()) -> list[Case]:
         if name not in known:
             raise InputError(f"case '{name}'", "there is none", f"take some of {', '.join(known)}")
     return [case for case in cases if (case.name in names if names else not case.by_name_only)]
+
+
+def runs_of(case: Case, repeat: int) -> list[Case]:
+    """The case, and the same again."""
+    return [dataclasses.replace(case, run=run) for run in range(1, repeat + 1)]
 
 
 def _alibi_slopes(heads: int) -> list[float]:
@@ -178,7 +190,7 @@ class Problem:
     def description(self) -> dict:
         """An entry of cases.json; what a case has not is left out."""
         c = self.case
-        words = {"name": c.name, "tests": c.tests, "heads": c.heads, "kv_heads": c.kv_heads, "tokens": c.tokens,
+        words = {"name": c.folder, "tests": c.tests, "heads": c.heads, "kv_heads": c.kv_heads, "tokens": c.tokens,
                  "dim": c.dim, "scale": c.scale, "causal": c.causal}
         more = {"window": c.window, "block": c.block, "sink_tokens": c.sink_tokens, "cu_seqlens": c.documents,
                 "hidden_keys": c.padding, "alibi_slopes": self.slopes, "softcap": c.softcap, "sinks": self.sinks,

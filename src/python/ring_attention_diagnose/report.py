@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import textwrap
 
@@ -101,6 +102,19 @@ def _not_tested_text(diagnosis: Diagnosis) -> str:
     return f"{len(diagnosis.not_tested)} known mistakes would not show in them:\n{lines}\n"
 
 
+def _unequal_text(diagnosis: Diagnosis) -> str:
+    """Which rows differ: "rows 8 to 15 of dk, on rank 1, in the case full"."""
+    lines = []
+    for one in diagnosis.unequal:
+        rows = np.split(one.tokens, np.flatnonzero(np.diff(one.tokens) != 1) + 1)
+        says = ", ".join(f"{run[0]}" if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in rows)
+        ranks = f"on rank{'s' * (len(one.ranks) != 1)} {', '.join(map(str, one.ranks))}"
+        lines.append(f"rows {says} of {one.array}, {ranks}, in the case {one.case}")
+    return "" if not lines else "WRONG: not the same twice: " + "\n    and  ".join(lines) + (
+        "\n    look at      a buffer that is read or sent before it is complete, or overwritten while it is in use: a wait, "
+        "or an event of a side stream\n    lesson       06\n")
+
+
 def _alone_text(diagnosis: Diagnosis) -> str:
     """"causal, gqa, each alone: the mask compares places in the shards\""""
     by_mistake = _by_text((name, sentence(wrong.explanations[0]) + ", or another" * (len(wrong.explanations) > 1))
@@ -121,6 +135,7 @@ def to_text(diagnosis: Diagnosis, submission: Submission) -> str:
     text += "".join(f"read: {', '.join(arrays)}: {says}\n" for says, arrays in read.items())
     text += "".join(f"read: {line}\n" for line in diagnosis.conventions)
     text += "\n" * bool(submission.layouts or diagnosis.conventions)
+    text += _unequal_text(diagnosis)
     for title, found in (("forward", diagnosis.forward), ("backward", diagnosis.backward)):
         text += f"{title:<12}{_pass_text(found, diagnosis.forward)}" if found.state != "absent" else ""
     if not diagnosis.explained:
@@ -150,6 +165,7 @@ def to_dict(diagnosis: Diagnosis, submission: Submission) -> dict:
     errors = {one.problem.case.name: {name: error if math.isfinite(error) else None
                                       for name, error in one.largest_errors().items()} for one in diagnosis.cases}
     return {"right": diagnosis.right, "explained": diagnosis.explained, "forward": _pass_as_dict(diagnosis.forward),
-            "backward": _pass_as_dict(diagnosis.backward), "conventions": diagnosis.conventions,
+            "backward": _pass_as_dict(diagnosis.backward),
+            "not_the_same_twice": [dataclasses.asdict(one) for one in diagnosis.unequal], "conventions": diagnosis.conventions,
             "layouts": submission.layouts, "errors": errors, "cases_without_results": submission.without,
             "not_tested": [mistake.id for mistake in diagnosis.not_tested]}
