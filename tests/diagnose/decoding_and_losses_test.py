@@ -13,7 +13,7 @@ if importlib.util.find_spec("numpy") is None:
 
 import trials  # noqa: F401: the path of the package
 import numpy as np
-from ring_attention_diagnose import InputError, judged, losses, problems_of
+from ring_attention_diagnose import InputError, judged, losses, norms, problems_of
 from ring_attention_diagnose.__main__ import main
 
 SHARDS = [list(range(0, 11)), list(range(11, 16)), list(range(16, 24))]
@@ -55,6 +55,52 @@ class Losses(unittest.TestCase):
         self.assertEqual((found.right, found.says), (False, ()))
         self.assertIn("1.5 times", found.report)
         self.assertFalse(losses(np.nan, OF_TOKENS, SHARDS).right)
+
+    def test_a_rank_without_labels(self):
+        loss = np.where(np.arange(24) < 11, np.nan, OF_TOKENS)  # a prompt fills rank 0
+        means = [np.nan, *(np.nanmean(loss[shard]) for shard in SHARDS[1:])]
+        self.assertIn("divides 0 by 0, and reports its own mean", losses(means, loss, SHARDS).report)
+        self.assertIn("divides 0 by 0, and the ranks average", losses(np.nan, loss, SHARDS).report)
+        self.assertNotIn("0 by 0", losses(np.nan, OF_TOKENS, SHARDS).report)
+
+    def test_labels_rolled_over_documents_and_padding(self):
+        documents, everything = [0, 9, 20, 24], np.random.default_rng(2).uniform(0.5, 6, 24)  # the last one is padding
+        for depth in (1, 2):
+            kept = [t for begin, end in zip(documents, documents[1:]) for t in range(begin, end - depth)]
+            words = {"documents": documents, "depth": depth}
+            self.assertTrue(losses(everything[kept].mean(), everything, SHARDS, **words).right)
+            found = losses(everything.mean(), everything, SHARDS, **words)
+            self.assertEqual((found.right, len(found.says)), (False, 1), found.report)
+            self.assertIn("rolled over the end of a document", found.report)
+
+    def test_a_gradient_that_is_not_that_of_the_loss(self):
+        def of(weigh):  # by differences, of a job's own loss
+            gradient = np.zeros(24)
+            for token in range(24):
+                for side in (-0.5, 0.5):
+                    loss = OF_TOKENS + side * (np.arange(24) == token)
+                    gradient[token] += np.sign(side) * weigh([loss[shard] for shard in SHARDS])
+            return gradient
+
+        right = of(lambda of_ranks: np.nanmean(np.concatenate(of_ranks)))
+        of_means = of(lambda of_ranks: np.mean([np.nanmean(x) for x in of_ranks]))
+        self.assertTrue(losses(job(), OF_TOKENS, SHARDS, gradient=right).right)
+        for gradient, word in ((of_means, "divides by its own labels, and the ranks average"),
+                               (3 * right, "or a factor for data parallelism"), (right**2, "no rule that is known")):
+            found = losses(job(), OF_TOKENS, SHARDS, gradient=gradient)
+            self.assertFalse(found.right)
+            self.assertRegex(found.report, f"right: the sum.*\n(.*\n)*gradient   WRONG: .*{word}")
+
+    def test_the_norm_of_gradients(self):
+        of_parameters, copies = [3.0, 2.0, 1.5], [1, 4, 4]  # two norms that four tensor ranks have
+        shards = [[3.0 / 2] * 4, [2.0] * 4, [1.5] * 4]  # what each rank has
+        twice = np.sqrt(sum(x * x for some in shards for x in some))
+        self.assertTrue(norms(np.sqrt(9 + 4 + 2.25), of_parameters, copies).right)
+        self.assertIn("counts once for each of them", norms(twice, of_parameters, copies).report)
+        self.assertIn("left out", norms(3.0, of_parameters, copies).report)
+        self.assertIn("1.5 times as much", norms(1.5 * np.sqrt(15.25), of_parameters, copies).report)
+        with self.assertRaisesRegex(InputError, "two arrays of one length"):
+            norms(1.0, [1.0], [1, 2])
 
     def test_says_what_equal_shards_hide(self):
         equal = [list(range(r, 24, 3)) for r in range(3)]

@@ -9,7 +9,7 @@ Python:
     given = [{"out": [("mine", my_attention(**problem.inputs()))]} for problem in problems]
     right, report, as_dict = judged(problems, given)
 
-`losses` does the same for the loss that a job reports.
+`losses` does the same for the loss that a job reports, and `norms` for the norm of its gradients.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ except ImportError as error:
 from .diagnosis import diagnose
 from .examination import Options
 from .layout import Given, submission_of
-from .losses import losses
+from .losses import losses, norms
 from .placement import InputError, Job, job_of
 from .problem import ARRAYS, Problem, ladder, runs_of
 from .report import to_dict, to_text
 
 __version__ = "1.0.0"
-__all__ = ["ARRAYS", "InputError", "Job", "Problem", "judged", "losses", "problems_of"]
+__all__ = ["ARRAYS", "InputError", "Job", "Problem", "judged", "losses", "norms", "problems_of"]
 
 
 def problems_of(ranks: int = 3, placement: str = "contiguous", parallel: str = "ring", ulysses: int = 1,
