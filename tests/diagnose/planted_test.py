@@ -90,6 +90,24 @@ class Planted(unittest.TestCase):
         right, report, _ = judged(problems, [given_of(problem, "") for problem in problems])
         self.assertTrue(right, report)
 
+    def test_gradients_of_fewer_digits_than_q_are_not_right(self):
+        def rounded(array, bits):
+            return np.float32(array).view(np.uint32) + np.uint32(1 << bits - 1) >> bits << bits
+
+        def to(bits, pieces):
+            return [(name, rounded(array, bits).view(np.float32)) for name, array in pieces]
+
+        problems = problems_of(3, only=["full", "gqa"])
+        for of_all, names, dtype, says in ((0, ("dq",), "", {"dq": "bf16"}), (13, ("dk", "dv"), "", {"dk": "bf16", "dv": "bf16"}),
+                                           (0, ("dq",), "float32", {"dq": "bf16"}), (0, ("dq", "dk", "dv"), "torch.bfloat16", {}),
+                                           (16, ("dq",), "", {}), (13, (), "float16", {})):
+            given = [given_of(problem, "") for problem in problems]
+            given = [{name: to(16 if name in names else of_all, pieces) if of_all or name in names else pieces
+                      for name, pieces in of_case.items()} for of_case in given]
+            right, report, words = judged(problems, given, dtype=dtype)
+            self.assertEqual((right, words["rounded_gradients"]), (not says, says), report)
+            self.assertEqual("gradients   WRONG: " + ", ".join(says) + ": rounded to bf16" in report, bool(says))
+
     def test_runs_are_written_and_read(self):
         with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()) as out:
             self.assertEqual(main(["cases", "--only", "full", "--repeat", "2", "--out", folder]), 0)

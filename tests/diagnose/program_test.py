@@ -86,6 +86,14 @@ class Program(unittest.TestCase):
         self.refuse(["cases", "--placement", "a\nb"], "a?b")
         self.assertEqual(os.listdir(), [])
 
+    def test_without_numpy(self):
+        done = subprocess.run([sys.executable, "-S", "-m", "ring_attention_diagnose", "--version"], capture_output=True,
+                              text=True, env={**os.environ, "PYTHONPATH": sys.path[0]})
+        if "NumPy" not in done.stderr:
+            self.skipTest("NumPy is where Python's own modules are")
+        self.assertEqual(done.returncode, 2)
+        self.assertRegex(done.stderr, r"\Aerror: NumPy is missing: [^\n]*\n\Z")
+
     def test_version(self):
         out = io.StringIO()
         with contextlib.redirect_stdout(out):

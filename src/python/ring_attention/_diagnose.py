@@ -205,6 +205,9 @@ class _Work:
             named.update(kind.gradients(named, inputs, dout))
         return {name: kind.on_host(array) for name, array in named.items()}
 
+    def _type_of_q(self):
+        return self.dtype if isinstance(self.dtype, str) or self.library == "torch" else np.dtype(self.dtype).name
+
     def judged(self, of_ranks):
         """The Diagnosis of the results of each rank for each case."""
         given = []
@@ -220,7 +223,7 @@ class _Work:
                                      for rank, results in enumerate(of_ranks)]
             given.append(pieces)
         with _input_errors():
-            return Diagnosis(*ring_attention_diagnose.judged(_problems(self.job), given))
+            return Diagnosis(*ring_attention_diagnose.judged(_problems(self.job), given, dtype=self._type_of_q()))
 
 
 def diagnose(function, *, ranks=None, placement="contiguous", parallel="ring", ulysses=1, group=None, backend=None,

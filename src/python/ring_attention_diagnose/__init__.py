@@ -14,12 +14,18 @@ Python:
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import Callable, Iterable
 
 try:
     import numpy as _  # noqa: F401
 except ImportError as error:
-    raise ImportError("NumPy is missing: `apt-get install python3-numpy`, or `python3 -m pip install numpy`") from error
+    _says = "NumPy is missing: `apt-get install python3-numpy`, or `python3 -m pip install numpy`"
+    if os.path.basename(sys.argv[0]) in ("-m", "ring-attention-diagnose"):  # a program says it in one line
+        print("error:", _says, file=sys.stderr)
+        sys.exit(2)
+    raise ImportError(_says) from error
 
 from .diagnosis import diagnose
 from .examination import Options
@@ -28,6 +34,7 @@ from .losses import losses, norms
 from .placement import InputError, Job, job_of
 from .problem import ARRAYS, Problem, ladder, runs_of
 from .report import to_dict, to_text
+from .rounding import PRECISION_OF
 
 __version__ = "1.0.0"
 __all__ = ["ARRAYS", "InputError", "Job", "Problem", "judged", "losses", "norms", "problems_of"]
@@ -48,15 +55,16 @@ def problems_of(ranks: int = 3, placement: str = "contiguous", parallel: str = "
 
 
 def judged(problems: list[Problem], given: list[Given],
-           progress: Callable[[str], None] = lambda line: None) -> tuple[bool, str, dict]:
+           progress: Callable[[str], None] = lambda line: None, dtype: str = "") -> tuple[bool, str, dict]:
     """Right up to rounding?, the report, and the object of --json.
 
     :param given: for each problem, by the names of ARRAYS: one whole array or one of each rank, as (name in errors,
     array)
+    :param dtype: in which the code got q: float64, float32, float16 or bfloat16. If it is not known, out tells
     :raises InputError: one line: for a shape that does not fit, results of another case or of another seed
     """
     submission = submission_of(problems, given)
     if not submission.answers:
         raise InputError("diagnose", "the function returned nothing for any case", "return out, or (out, lse)")
-    found = diagnose(submission.answers, Options(progress=progress))
+    found = diagnose(submission.answers, Options(progress=progress, type_of_q=PRECISION_OF.get(str(dtype).rpartition(".")[2], "")))
     return found.right, to_text(found, submission), to_dict(found, submission)

@@ -34,11 +34,13 @@ class Diagnosis:
     alone: dict[str, Pass] = dataclasses.field(default_factory=dict)
     conventions: list[str] = dataclasses.field(default_factory=list)  #: translated, one sentence each
     unequal: list[Unequal] = dataclasses.field(default_factory=list)  #: not the same in two runs: nothing more is said
+    #: Gradients that are right, but have fewer digits than q and out: the type of each.
+    rounded: dict[str, str] = dataclasses.field(default_factory=dict)
     not_tested: list[Mistake] = dataclasses.field(default_factory=list)  #: mistakes that these arrays would not show
 
     @property
     def right(self) -> bool:
-        return not (self.forward.wrong or self.backward.wrong or self.unequal)
+        return not (self.forward.wrong or self.backward.wrong or self.unequal or self.rounded)
 
     @property
     def explained(self) -> bool:
@@ -88,6 +90,19 @@ def _in_right_units(cases: list[Evidence], said: list[str]) -> list[Evidence]:
     return cases
 
 
+def _rounded_gradients(cases: list[Evidence], type_of_q: str) -> dict[str, str]:
+    """The half type of each gradient that has fewer digits than q and out."""
+    def type_of(name: str) -> str:
+        arrays = [one.got[name].ravel() for one in cases if name in one.got]
+        return precision_of({name: np.concatenate(arrays)} if arrays else {}, (name,))
+
+    finest = coarser(type_of("out"), type_of_q or "float64")
+    if not any("out" in one.got for one in cases):
+        return {}
+    types = {name: type_of(name) for name in BACKWARD}
+    return {name: short for name, short in types.items() if short in ("fp16", "bf16") and coarser(short, finest) != finest}
+
+
 def _cases_alone(cases: list[Evidence], options: Options, simulate: Simulate) -> dict[str, Pass]:
     """The cases that are wrong and can be explained by themselves."""
     found = {}
@@ -117,6 +132,8 @@ def diagnose(answers: list[tuple[Problem, Arrays]], options: Options | None = No
         found = Diagnosis(both.forward, both.backward, known, conventions=said)
         if not found.explained:
             found.alone = _cases_alone(cases, options, simulate)
+        if found.right:
+            found.rounded = _rounded_gradients(cases, options.type_of_q)
         if found.right and options.lists_not_tested:
             found.not_tested = not_tested_by(cases, options, coarser(both.forward.returned, both.backward.returned))
         return found

@@ -81,6 +81,7 @@ class Options:
     mistakes: list[Mistake] = dataclasses.field(default_factory=lambda: list(MISTAKES.values()))
     pairs: bool = True
     lists_not_tested: bool = True
+    type_of_q: str = ""  #: in which a code got it, where that is known
     progress: Callable[[str], None] = lambda line: None
 
 

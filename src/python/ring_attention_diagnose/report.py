@@ -16,6 +16,10 @@ from .problem import ARRAYS
 from .rounding import PRECISIONS, coarser
 from .search import Evidence, Explanation
 
+_IN_HALF = """If the code is written for half precision, run it so as well: .to(float32) of float32 numbers is no copy, and
+two buffers may be one.
+"""
+
 
 def sentence(explanation: Explanation) -> str:
     """What its mistakes are."""
@@ -138,10 +142,14 @@ def to_text(diagnosis: Diagnosis, submission: Submission) -> str:
     text += _unequal_text(diagnosis)
     for title, found in (("forward", diagnosis.forward), ("backward", diagnosis.backward)):
         text += f"{title:<12}{_pass_text(found, diagnosis.forward)}" if found.state != "absent" else ""
+    by_type = _by_text((name, short) for name, short in diagnosis.rounded.items())
+    text += "".join(f"gradients   WRONG: {', '.join(names)}: rounded to {short}, which has fewer digits than q and out\n"
+                    "    look at      a fixed type in the backward: .to(q.dtype) is right\n" for short, names in by_type.items())
     if not diagnosis.explained:
         text += _alone_text(diagnosis) if diagnosis.alone else ""
         simplest = next((one for one in cases if not one.is_right(ARRAYS, precision)), cases[0])
         text += "\n" + picture_of(simplest, precision)
+        text += _IN_HALF if precision in ("float64", "float32") else ""
     if diagnosis.right:
         text += "\nRIGHT in these cases. " + _not_tested_text(diagnosis)
     return text
@@ -166,6 +174,8 @@ def to_dict(diagnosis: Diagnosis, submission: Submission) -> dict:
                                       for name, error in one.largest_errors().items()} for one in diagnosis.cases}
     return {"right": diagnosis.right, "explained": diagnosis.explained, "forward": _pass_as_dict(diagnosis.forward),
             "backward": _pass_as_dict(diagnosis.backward),
-            "not_the_same_twice": [dataclasses.asdict(one) for one in diagnosis.unequal], "conventions": diagnosis.conventions,
+            "rounded_gradients": diagnosis.rounded,
+            "not_the_same_twice": [dataclasses.asdict(one) for one in diagnosis.unequal],
+            "conventions": diagnosis.conventions,
             "layouts": submission.layouts, "errors": errors, "cases_without_results": submission.without,
             "not_tested": [mistake.id for mistake in diagnosis.not_tested]}

@@ -6,6 +6,8 @@ import numpy as np
 
 PRECISIONS = ("float64", "float32", "fp16", "bf16")  #: from the finest; fp16 also stands for TF32: both have 11 digits
 
+PRECISION_OF = {"float64": "float64", "float32": "float32", "float16": "fp16", "bfloat16": "bf16"}
+
 
 def coarser(*precisions: str) -> str:
     return max(precisions, key=PRECISIONS.index)
