@@ -9,13 +9,15 @@ INF = np.inf
 LATE = itertools.cycle((False, True))  # does a parcel arrive after it is used? The second of two runs
 
 
-def seen_by(words, queries, keys, wrong, same_rank):
-    """The mask of a step, from the positions that a rank has; for `queries` and `keys` of two ranks."""
+def seen_by(words, queries, keys, wrong, owner):
+    """The mask of a step, from the positions of the queries of a rank and of the keys of their owner."""
     i, j = np.array(queries)[:, None] + words.get("first_query", 0), np.array(keys)
     places = np.arange(len(queries))[:, None], np.arange(len(keys))
     seen = (j >= words.get("hidden_keys", 0)) & (i >= 0)
     if words["causal"]:
-        seen &= j <= i
+        longest = max(map(len, words["tokens_of_rank"]))
+        at, to = {"mask-local": places, "keys-in-rank-order": (i, owner * longest + places[1])}.get(wrong, (i, j))
+        seen &= to <= at
     if "window" in words:
         at, to = places if wrong == "window-local-right" else (i, j)
         seen &= (at - to < words["window"]) & (to <= at)
@@ -93,7 +95,7 @@ def ring(words, arrays, wrong="", dtype=np.float32):
         bias = -slopes * abs(i[:, None] + words.get("first_query", 0) - j)
         if "bias" in arrays:
             bias = bias + arrays["bias"].astype(dtype)[:, :, i][..., j]
-        return seen_by(words, i, j, wrong, rank == owner), words, bias
+        return seen_by(words, i, j, wrong, owner), words, bias
 
     late = wrong == "race" and next(LATE)
     found = {name: [] for name in ("out", "lse")}

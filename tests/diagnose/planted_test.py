@@ -3,6 +3,7 @@
 import contextlib
 import importlib.util
 import io
+import itertools
 import json
 import sys
 import tempfile
@@ -15,7 +16,7 @@ if importlib.util.find_spec("numpy") is None:
 import planted
 import trials  # noqa: F401: the path of the package
 import numpy as np
-from ring_attention_diagnose import ARRAYS, judged, problems_of
+from ring_attention_diagnose import ARRAYS, InputError, judged, problems_of
 from ring_attention_diagnose.__main__ import main
 from ring_attention_diagnose.layout import submission_of
 from ring_attention_diagnose.search import Evidence
@@ -37,6 +38,22 @@ TRIALS = (  # the mistake, the passes that are wrong, and a job that shows it
     ("slots-of-whole-cache", FORWARD, 3, "striped", "decode"),
     ("query-zero-without-keys", FORWARD, 3, "contiguous", "decode,decode-few"),
 )
+
+
+def by_document(words):
+    """Each document in zigzag by itself."""
+    ends = words.get("cu_seqlens", [0, words["tokens"]])
+    parts = [np.split(np.arange(*ends[d : d + 2]), 2 * words["ranks"]) for d in range(len(ends) - 1)]
+    return [np.concatenate([[*p[rank], *p[-1 - rank]] for p in parts]) for rank in range(words["ranks"])]
+
+
+def balanced(words):
+    """Chunks of tokens, dealt by a rule of one's own; of other lengths for each rank."""
+    chunks = np.array_split(np.arange(words["tokens"]), 4 * words["ranks"])
+    dealt = [[] for _ in range(words["ranks"])]
+    for number, chunk in enumerate(chunks):
+        dealt[number * number % words["ranks"] if number % 2 else number // 2 % words["ranks"]] += chunk.tolist()
+    return dealt
 
 
 def given_of(problem, wrong, dtype=np.float32):
@@ -69,6 +86,47 @@ class Planted(unittest.TestCase):
             problems = problems_of(4, placement)
             right, report, _ = judged(problems, [given_of(problem, "") for problem in problems])
             self.assertTrue(right, report)
+
+    def test_right_rings_are_right(self):
+        """Every partition and placement, layouts of one's own, two sequences, a wide V, blocks; simulated for a hybrid."""
+        placements = ("contiguous", "striped", "zigzag", by_document, balanced)
+        rings = [(ranks, placement, {}) for ranks, placement in itertools.product((2, 3, 5), placements)]
+        rings += [(3, "zigzag", {"block": 8, "dim": 32}), (2, "contiguous", {"tokens": 32, "heads": 6})]
+        for ranks, placement, sizes in rings:
+            problems = problems_of(ranks, placement, only=["causal", "gqa", "documents", "batch", "wide-v"], **sizes)
+            right, report, _ = judged(problems, [given_of(problem, "") for problem in problems])
+            self.assertTrue(right, f"{ranks} {placement} {sizes} {report}")
+        for parallel in ("ulysses", "hybrid", "all-gather"):
+            problems = problems_of(4, "contiguous" if parallel == "ulysses" else "zigzag", parallel, 2, ["causal", "batch"])
+            right, report, _ = judged(problems, [given_of(problem, "") for problem in problems])
+            self.assertTrue(right, f"{parallel} {report}")
+
+    def test_mistakes_are_named_in_a_layout_of_ones_own(self):
+        for layout, wrong, only in ((by_document, "mask-local", "causal"), (balanced, "keys-in-rank-order", "causal"),
+                                    (balanced, "lse-other-layout", "causal,batch"), (by_document, "", "causal,documents")):
+            problems = problems_of(3, layout, only=only.split(","))
+            right, report, words = judged(problems, [given_of(problem, wrong) for problem in problems])
+            self.assertEqual(right, not wrong, report)
+            self.assertEqual([one["mistakes"] for one in words["forward"]["explanations"]], [[wrong]] * bool(wrong), report)
+
+    def test_layouts_and_sizes_are_written_and_read(self):
+        with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()) as out:
+            with open(f"{folder}/own.json", "w", encoding="utf-8") as file:
+                json.dump({"causal": balanced({"tokens": 96, "ranks": 3})}, file)
+            words = f"cases --tokens-of-rank {folder}/own.json --block 16 --tokens 96 --dim 64 --heads 2 --out {folder}/mine".split()
+            self.assertEqual(main(words), 0)
+            (problem,) = problems_of(3, balanced, only=["causal"], tokens=96, block=16, dim=64, heads=2)
+            for rank, (_, array) in enumerate(given_of(problem, "")["out"]):
+                np.save(f"{folder}/mine/causal/out.{rank}.npy", array)
+            self.assertEqual(main([f"{folder}/mine"]), 0, out.getvalue())
+
+    def test_bad_layouts_and_sizes_are_refused(self):
+        for words, says in (({"placement": lambda case: [[0]]}, "1 lists for 3 ranks"), ({"block": 129}, "block is 129"),
+                            ({"placement": lambda case: 3 * [[0]]}, "do not have each of the 24 tokens once"),
+                            ({"placement": lambda case: 3}, "not lists of positions"), ({"tokens": 25}, "a multiple of 6"),
+                            ({"heads": 3}, "3 heads"), ({"dim": 0}, "dim is 0"), ({"tokens": 4092}, "too many")):
+            with self.assertRaisesRegex(InputError, says):
+                problems_of(3, only=["causal"], **words)
 
     def test_mistakes_are_named(self):
         for wrong, passes, ranks, placement, only in TRIALS:

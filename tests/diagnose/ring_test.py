@@ -27,7 +27,7 @@ class Ring(unittest.TestCase):
         for placement in PLACEMENTS:
             for ranks, ulysses in JOBS:
                 job = Job(ranks, placement, ulysses)
-                for case in ladder(job) + ladder(job, ["decode", "softcap", "intervals"]):
+                for case in ladder(job) + ladder(job, ["decode", "softcap", "intervals", "decode-few", "batch", "wide-v"]):
                     problem = Problem(case, job, 1)
                     for direction in (1, -1):
                         rules = Rules(direction=direction)

@@ -28,7 +28,7 @@ class Case:
     heads: int
     kv_heads: int  #: a query of head h uses the K,V of head h // (heads // kv_heads)
     tokens: int  #: on all ranks together
-    dim: int
+    dim: int  #: of q and k; `value_dim` is that of v
     scale: float
     causal: bool
     tokens_of_rank: list[list[int]]  #: positions, in the order of the rank's memory
@@ -37,6 +37,8 @@ class Case:
     positions: list[int]  #: tokens_of_rank[rank]: the positions of this rank's q, k, v and dout
     dout: object  #: like q: the gradients are those of sum(out * dout) over all ranks; None of decoding
     comm: object  #: `group`, or the communicator of the ranks that were started; None for whole arrays
+    batch: int = 1
+    value_dim: int = 0  #: columns of v and of out; 0: dim
     window: int | None = None  #: how many keys a query sees: its own and the ones before it
     block: list[int] | None = None  #: begin and end of tokens that see each other, also those after their own position
     sink_tokens: int = 0  #: how many keys at the start later queries see also behind the window
@@ -117,12 +119,12 @@ class _Torch:
 def _in_order_of(dout, shape):
     """dout [1, H, S, D] with its axes in the order of an out of this shape."""
     extents = [extent for extent in shape if extent != 1]
-    for order in itertools.permutations((1, 2, 3)):
-        turned = dout[0].permute([axis - 1 for axis in order])
+    for order in itertools.permutations(range(4)):
+        turned = dout.permute(order)
         if [extent for extent in turned.shape if extent != 1] == extents:
             return turned.reshape(shape)
-    by_token = dout[0].permute(1, 0, 2)
-    if extents == [by_token.shape[0], by_token[0].numel()]:
+    by_token = dout.transpose(1, 2).flatten(2)
+    if extents == [extent for extent in by_token.shape if extent != 1]:
         return by_token.reshape(shape)
     raise ValueError(f"out is {list(shape)}: it must have the axes of {list(dout.shape)}, in any order")
 
@@ -154,7 +156,7 @@ def _input_errors():
 @functools.lru_cache(maxsize=1)
 def _problems(job):
     with _input_errors():
-        return ring_attention_diagnose.problems_of(*job, repeat=None)
+        return ring_attention_diagnose.problems_of(*job)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -227,16 +229,19 @@ class _Work:
 
 
 def diagnose(function, *, ranks=None, placement="contiguous", parallel="ring", ulysses=1, group=None, backend=None,
-             whole=False, only=None, dtype="float32", device=None, gradients=True, seed=1) -> Diagnosis:
+             whole=False, only=None, dtype="float32", device=None, gradients=True, seed=1, tokens=0, heads=0, dim=16,
+             block=1) -> Diagnosis:
     """What is wrong with an attention that several ranks share: runs it on small problems and names its mistake.
 
-    function(q, k, v, case) is called once per rank for each case, with the rank's tokens: q [1, heads, tokens, dim],
-    k and v [1, kv_heads, tokens, dim]. `case`, a Case, has the mask, the scale, the positions, and `comm` for the messages.
+    function(q, k, v, case) is called once per rank for each case, with the rank's tokens: q [batch, heads, tokens, dim],
+    k and v [batch, kv_heads, tokens, dim]; batch is 1 but in the case of that name. `case`, a Case, has the mask, the
+    scale, the positions, and `comm` for the messages.
     The function returns out, or (out, lse), or (out, lse, dq, dk, dv), or a dict with these names, for this rank's tokens
     and with the axes in any order. If out is a tensor that requires grad, autograd computes the gradients of q, k and v.
 
     ranks      how many; default 3, or the number of ranks in the group
-    placement  which tokens a rank holds: "contiguous", "striped" or "zigzag"
+    placement  which tokens a rank holds: "contiguous", "striped" or "zigzag"; or a function of your own, which takes a dict
+               with name, ranks, tokens and, of packed documents, cu_seqlens, and returns the positions of each rank's tokens
     parallel   how the ranks divide the work: "ring", "ulysses", "hybrid" (of `ulysses` ranks that share heads) or
                "all-gather"
     backend    None: the ranks are threads of this process, with NumPy arrays; case.comm has send, recv, sendrecv, alltoall,
@@ -252,6 +257,8 @@ def diagnose(function, *, ranks=None, placement="contiguous", parallel="ring", u
     device     of tensors; default the CPU
     gradients  False: the forward alone
     seed       of the arrays
+    tokens, heads, dim   of the cases; 0: as few as show the mistakes
+    block      divides the tokens of a rank, and of half a rank: for kernels that take whole blocks
 
     The first case of each pass is run twice: results that differ are a race, and a verdict of their own.
 
@@ -259,7 +266,8 @@ def diagnose(function, *, ranks=None, placement="contiguous", parallel="ring", u
     started end. In a job of your own the other ranks get the same error; if they wait for a message from the rank that
     failed, the job ends after RING_ATTENTION_TIMEOUT seconds (environment variable; default 60).
     """
-    _require_word("placement", placement, _PLACEMENTS)
+    if not callable(placement):
+        _require_word("placement", placement, _PLACEMENTS)
     _require_word("parallel", parallel, _PARALLEL)
     if (group is not None) + (backend is not None) + bool(whole) > 1:
         raise ValueError("group, backend and whole are three ways to run the ranks: give one of them")
@@ -273,7 +281,8 @@ def diagnose(function, *, ranks=None, placement="contiguous", parallel="ring", u
             ranks = 3 if own is None else own.size
         names = [] if only is None else only.split(",") if isinstance(only, str) else list(only)
         library = own.library if own else "torch" if backend else "numpy"
-        work = _Work(function, (int(ranks), placement, parallel, int(ulysses), tuple(names), int(seed)), library, dtype,
+        work = _Work(function, (int(ranks), placement, parallel, int(ulysses), tuple(names), int(seed), None, int(tokens),
+                                int(heads), int(dim), int(block)), library, dtype,
                      device or "cpu", bool(gradients))
         if own is not None:
             return _own_job.run(work, own, group)

@@ -32,7 +32,7 @@ from .examination import Options
 from .layout import Given, submission_of
 from .losses import losses, norms
 from .placement import InputError, Job, job_of
-from .problem import ARRAYS, Problem, ladder, runs_of
+from .problem import ARRAYS, Problem, ladder, problem_of, runs_of
 from .report import to_dict, to_text
 from .rounding import PRECISION_OF
 
@@ -40,17 +40,24 @@ __version__ = "1.0.0"
 __all__ = ["ARRAYS", "InputError", "Job", "Problem", "judged", "losses", "norms", "problems_of"]
 
 
-def problems_of(ranks: int = 3, placement: str = "contiguous", parallel: str = "ring", ulysses: int = 1,
-                only: Iterable[str] = (), seed: int = 1, repeat: int | None = 1) -> list[Problem]:
+def problems_of(ranks: int = 3, placement: str | Callable[[dict], list] = "contiguous", parallel: str = "ring",
+                ulysses: int = 1, only: Iterable[str] = (), seed: int = 1, repeat: int | None = 1, tokens: int = 0,
+                heads: int = 0, dim: int = 16, block: int = 1) -> list[Problem]:
     """The cases for the ranks of a code, the simplest first; all, or those with these names.
 
+    :param placement: a word, or a function of one's own that returns the positions of each rank's tokens. It takes a dict
+    with name, ranks, tokens and, of packed documents, cu_seqlens
+    :param tokens, heads, dim: of the cases; 0: as few as show the mistakes
+    :param block: divides the tokens of a rank, and of half a rank
     :param repeat: how often each case is run; None: the first case of each pass twice, the others once
     :raises InputError: for ranks that cannot be divided so, and for a name that no case has
     """
-    job = job_of(ranks, placement, parallel, ulysses)
+    layout = placement if callable(placement) else None
+    word = "own" if layout else placement
+    job = job_of(ranks, word, parallel, ulysses, tokens=tokens, heads=heads, dim=dim, block=block)
     cases = ladder(job, list(only))
     first = cases[:1] + [case for case in cases if not case.decodes][:1]
-    return [Problem(one, job, seed) for case in cases
+    return [problem_of(one, job, seed, layout) for case in cases
             for one in runs_of(case, 1 + (case in first) if repeat is None else repeat)]
 
 

@@ -10,15 +10,18 @@ import sys
 from pathlib import Path
 
 from . import __version__, judged, problems_of
-from .files import MOST_SEED, read_results, write_cases
-from .placement import MOST_RANKS, PARTITIONS, PLACEMENTS, InputError
+from .files import MOST_SEED, read_layouts, read_results, write_cases
+from .placement import MOST_BLOCK, MOST_DIM, MOST_RANKS, PARTITIONS, PLACEMENTS, InputError
 from .problem import MOST_RUNS
 
 #: Letters, default, and what a value may be: words, or the bounds of a whole number.
 _CASES_FLAGS = {
     "--ranks": ("N", 3, (1, MOST_RANKS)), "--placement": ("WORD", "contiguous", PLACEMENTS),
     "--parallel": ("WORD", "ring", PARTITIONS), "--ulysses": ("N", 2, (1, MOST_RANKS)),
-    "--only": ("NAME,...", "", None), "--repeat": ("N", 1, (1, MOST_RUNS)), "--seed": ("N", 1, (0, MOST_SEED)),
+    "--tokens-of-rank": ("PATH", "", None),
+    "--tokens": ("N", 0, (1, 4096)), "--heads": ("N", 0, (1, 96)), "--dim": ("N", 16, (1, MOST_DIM)),
+    "--block": ("N", 1, (1, MOST_BLOCK)), "--only": ("NAME,...", "", None),
+    "--repeat": ("N", 1, (1, MOST_RUNS)), "--seed": ("N", 1, (0, MOST_SEED)),
     "--out": ("PATH", "my-ring", None),
 }
 
@@ -51,14 +54,24 @@ def _cases_options(words: list[str]) -> dict:
     options = {flag[2:]: given.get(flag, default) for flag, (_, default, _) in _CASES_FLAGS.items()}
     if "--ulysses" in given and options["parallel"] != "hybrid":
         raise InputError("--ulysses goes with --parallel hybrid")
+    if "--placement" in given and "--tokens-of-rank" in given:
+        raise InputError("--placement and --tokens-of-rank are two placements: give one of them")
     if "--placement" in given and options["parallel"] == "ulysses":
         raise InputError("--placement goes with --parallel ring or hybrid or all-gather")
     return options
 
 
 def _cases(options: dict) -> int:
-    out, only = options.pop("out"), options.pop("only")
-    problems = problems_of(**options, only=only.split(",") if only else ())
+    out, only, own = (options.pop(name) for name in ("out", "only", "tokens-of-rank"))
+    names = only.split(",") if only else []
+    if own:
+        layouts = read_layouts(own)
+        names = names or list(layouts)
+        missing = [name for name in names if name not in layouts]
+        if missing:
+            raise InputError(own, f"has no layout of the case {missing[0]}", "give one, or leave the case out of --only")
+        options["placement"] = lambda words: layouts[words["name"]]
+    problems = problems_of(**options, only=names)
     write_cases(problems, options["parallel"], out)
     for problem in problems:
         print(f"{out}/{problem.case.folder}: {problem.case.tests}")

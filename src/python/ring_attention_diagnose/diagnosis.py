@@ -61,12 +61,12 @@ def _from_rank_order(job: Job) -> Translate:
     return translate
 
 
-def _conventions_for(job: Job) -> list[tuple[str, Translate]]:
-    """Those that may hide under a mistake."""
-    base_2 = [("lse is in base 2", _times(("lse",), LN2))]
+def _conventions_for(job: Job) -> list[tuple[str, Callable[[Job], Translate]]]:
+    """The conventions that may hide under a mistake; a placement of one's own is another in each case."""
+    base_2 = [("lse is in base 2", lambda job: _times(("lse",), LN2))]
     if job.ranks == 1 or job.placement == "contiguous":
         return base_2
-    return [("tokens are in the order of the ranks, not in that of positions", _from_rank_order(job)), *base_2]
+    return [("tokens are in the order of the ranks, not in that of positions", _from_rank_order), *base_2]
 
 
 def _in_right_units(cases: list[Evidence], said: list[str]) -> list[Evidence]:
@@ -147,7 +147,7 @@ def diagnose(answers: list[tuple[Problem, Arrays]], options: Options | None = No
         if plain.explained:
             return plain
         for says, translate in _conventions_for(known[0].problem.job):
-            found = attempt([one.translated(translate) for one in known], [says])
+            found = attempt([one.translated(translate(one.problem.job)) for one in known], [says])
             if found.explained:
                 return found
         return attempt(known, [], with_pairs=True) if options.pairs else plain

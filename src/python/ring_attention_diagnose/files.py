@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import stat
@@ -13,10 +14,11 @@ from typing import Iterator
 import numpy as np
 
 from .layout import Given, shape_text
-from .placement import MOST_RANKS, PLACEMENTS, InputError, Job, refuse
-from .problem import ARRAYS, MOST_RUNS, Problem, every_case, runs_of
+from .placement import MOST_RANKS, PLACEMENTS, InputError, Job, job_of, refuse
+from .problem import ARRAYS, MOST_RUNS, Problem, every_case, problem_of, runs_of
 
 MOST_SEED = 2**63 - 1
+_SIZES = {field.name: field.default for field in dataclasses.fields(Job) if field.name in ("tokens", "heads", "dim", "block")}
 _AS_FLOAT = "save it with array.astype('float32'), or 'float64'"
 _SAVE_AGAIN = "save the array again with np.save"
 _MAKE_CASES = "`ring-attention diagnose cases --out DIR` makes a directory of cases; `diagnose DIR` reads it"
@@ -129,9 +131,11 @@ def _problems_in(json_object: dict) -> list[Problem]:
     if ranks % ulysses:
         raise InputError(f"ulysses is {ulysses}, which does not divide the {ranks} ranks")
     placement = json_object["placement"]
-    if isinstance(placement, str) and placement not in PLACEMENTS:
+    if isinstance(placement, str) and placement not in (*PLACEMENTS, "own"):
         raise InputError("placement is none that there is")
-    job = Job(ranks, {word: word for word in PLACEMENTS}[placement], ulysses)
+    words = {**_SIZES, **json_object}
+    sizes = {name: _integer_of(words, name, 0, 1 << 16) for name in _SIZES}
+    job = job_of(ranks, {word: word for word in (*PLACEMENTS, "own")}[placement], "hybrid", ulysses, **sizes)
     seed = _integer_of(json_object, "seed", 0, MOST_SEED)
     repeat = _integer_of({"repeat": 1, **json_object}, "repeat", 1, MOST_RUNS)
     cases = {one.folder: one for case in every_case(job) for one in runs_of(case, repeat)}
@@ -140,7 +144,10 @@ def _problems_in(json_object: dict) -> list[Problem]:
         raise InputError("a case is unknown")
     if len(names) > len(set(names)):
         raise InputError("a case stands twice")
-    return [Problem(cases[name], job, seed) for name in names]
+    if placement != "own":
+        return [Problem(cases[name], job, seed) for name in names]
+    layouts = {entry["name"]: entry["tokens_of_rank"] for entry in json_object["cases"]}
+    return [problem_of(cases[name], job, seed, lambda case: layouts[cases[name].folder]) for name in names]
 
 
 def _read_problems(path: str) -> list[Problem]:
@@ -157,6 +164,19 @@ def _read_problems(path: str) -> list[Problem]:
         raise InputError(path, "is not a file of `diagnose cases`", _WRITE_AGAIN) from error
 
 
+def read_layouts(path: str) -> dict[str, list]:
+    """The tokens of each rank, by case."""
+    with _one_line(path, "cannot be read", "give a JSON file"):
+        text = Path(path).read_bytes()
+    try:
+        layouts = json.loads(text.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise InputError(path, "is no JSON", "give an object: a name of a case, and the list of each rank's positions") from error
+    refuse(path, (not isinstance(layouts, dict) or not layouts, "is no object with a case",
+                  'give {"causal": [[0, 3], [1, 2]]}: a name of a case, and the list of each rank\'s positions'))
+    return layouts
+
+
 def write_cases(problems: list[Problem], parallel: str, out: str) -> None:
     """Writes OUT/cases.json, and for each case OUT/NAME with q.npy, k.npy, v.npy, dout.npy and, of some cases,
     bias.npy.
@@ -170,6 +190,7 @@ def write_cases(problems: list[Problem], parallel: str, out: str) -> None:
     job, text = problems[0].job, (Path(__file__).parent / "explanations.txt").read_text(encoding="utf-8")
     words = {"ranks": job.ranks, "placement": job.placement, "parallel": parallel, "ulysses": job.ulysses,
              "seed": problems[0].seed, "repeat": max(one.case.run for one in problems),
+             **{name: getattr(job, name) for name in _SIZES if getattr(job, name) != _SIZES[name]},
              "hand_back": ARRAYS, "explanations": text.splitlines(),
              "cases": [problem.description() for problem in problems]}
     for folder in (out, *(f"{out}/{problem.case.folder}" for problem in problems)):

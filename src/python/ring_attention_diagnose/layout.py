@@ -33,7 +33,8 @@ def _order_of(extents: list[int], wanted: dict[str, int], slack: int) -> tuple[i
 def _attempt(case: Case, array: str, tokens: int, raw: np.ndarray, heads: int) -> tuple[np.ndarray, str] | None:
     """The axes are found by their extents; those of extent 1 do not count."""
     raw = raw.reshape([extent for extent in raw.shape if extent != 1])
-    axes = {"H": heads, "S": tokens, "D": 1 if array == "lse" else case.dim}
+    dim = case.extents_of(array, tokens)[-1]
+    axes = {"B": case.batch, "H": heads // case.batch, "S": tokens, "D": 1 if array == "lse" else dim}
     wanted = {axis: extent for axis, extent in axes.items() if extent != 1}
     for slack in (1, tokens if tokens < case.tokens else case.tokens // 2):  # padding to equal shards
         order = _order_of(list(raw.shape), wanted, slack)
@@ -54,19 +55,20 @@ def arranged(case: Case, array: str, tokens: int, raw: np.ndarray) -> tuple[np.n
 
     :param tokens: those that it should hold: all, or those of a rank
     """
-    heads = case.extents_of(array, tokens)[0]
+    heads = case.kv_heads if array in ("dk", "dv") else case.heads
     found = _attempt(case, array, tokens, raw, heads)
     if found:
         return found
-    extents = [extent for extent in raw.shape if extent != 1]
-    if array != "lse" and len(extents) == 2 and extents[1] == heads * case.dim and extents[0] != extents[1]:  # [S, H D]
-        found = _attempt(case, array, tokens, raw.reshape(extents[0], heads, case.dim), heads)
+    *extents, last = [extent for extent in raw.shape if extent != 1] or [1]
+    columns = case.extents_of(array, tokens)[-1]
+    if array != "lse" and len(extents) == 1 + (case.batch > 1) and last == heads // case.batch * columns != extents[-1]:
+        found = _attempt(case, array, tokens, raw.reshape(*extents, -1, columns), heads)  # [S, H D]
         if found:
             return found[0], "heads and columns are in one axis"
     found = _attempt(case, array, tokens, raw, case.heads) if array in ("dk", "dv") else None
     if not found:
         return None
-    sums = found[0].reshape(case.kv_heads, case.group, tokens, case.dim).sum(1)
+    sums = found[0].reshape(case.kv_heads, case.group, tokens, -1).sum(1)
     return sums, ", ".join(filter(None, (found[1], "of every query head: summed over each group")))
 
 

@@ -38,8 +38,9 @@ mistake("lse-is-max", returned_lse=lambda m, l, lse: m.max(0))
 
 def _permute_heads(slots, case, arrays, steps):
     """The all-to-all was not undone: ranks first, then their heads."""
-    group, heads = slots.job.ulysses, np.arange(case.heads)
-    order = heads % group * (case.heads // group) + heads // group
+    group, here = slots.job.ulysses, case.heads // case.batch
+    heads = np.arange(case.heads) % here
+    order = np.arange(case.heads) - heads + heads % group * (here // group) + heads // group
     arrays.update((name, arrays[name][order]) for name in ("out", "lse", "dq") if name in arrays)
 
 
@@ -51,7 +52,8 @@ def _view_for_transpose(slots, case, arrays, steps):
     """[heads, tokens] of a rank, read as [tokens, heads]."""
     for rank in range(0 if case.decodes else slots.job.ranks):
         here = slots.job.tokens_of(rank, slots.tokens)
-        arrays["out"][:, here] = arrays["out"][:, here].reshape(len(here), case.heads, -1).swapaxes(0, 1)
+        read = arrays["out"][:, here].reshape(case.batch, len(here), case.heads // case.batch, -1).swapaxes(1, 2)
+        arrays["out"][:, here] = read.reshape(case.heads, len(here), -1)
 
 
 mistake("view-for-transpose", after_forward=_view_for_transpose)
@@ -109,7 +111,7 @@ def _other_layout(problem, lse):
     """[tokens, heads] of a rank, read as [heads, tokens]."""
     found = lse.copy()
     for rank, count in () if problem.case.decodes else problem.slots.of_ranks():
-        here = lse[:, rank, :, :, :count].reshape(len(lse), lse.shape[2], problem.job.ulysses, -1, count)
+        here = lse[:, rank, :, :, :count].reshape(len(lse), lse.shape[2], problem.case.batch * problem.job.ulysses, -1, count)
         found[:, rank, :, :, :count] = here.swapaxes(-1, -2).reshape(found[:, rank, :, :, :count].shape)
     return found
 
@@ -187,12 +189,14 @@ mistake("gqa-fold-groups", dkdv_head=Rules.kv_head, kv_head=modulo)
 
 mistake("dout-order", dout=lambda slots, problem: slots.shards(problem.dout, slots.placed("contiguous")))
 mistake("dout-ones", dout=lambda slots, problem: slots.shards(np.ones_like(problem.dout)))
-mistake("dkdv-exchanged",
-        after_backward=lambda slots, case, arrays, steps: arrays.update(dk=arrays["dv"], dv=arrays["dk"]))
+mistake("dkdv-exchanged", after_backward=lambda slots, case, arrays, steps: arrays.update(
+    {"dk": arrays["dv"], "dv": arrays["dk"]} if case.value_dim == case.dim else {}))
 
 
 def _add_pair(slots, case, arrays, steps):
     """(received, sent) taken for (dK, dV), and added: dK = dK + dV, and dV = the same of the rank before."""
+    if case.value_dim != case.dim:
+        return
     arrays["dk"] = arrays["dk"] + arrays["dv"]
     for rank in range(slots.ranks):
         here, there = (slots.job.shard(r, slots.tokens) for r in (rank, steps.behind(rank, -1)))

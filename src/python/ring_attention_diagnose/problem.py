@@ -5,10 +5,11 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
+from typing import Callable
 
 import numpy as np
 
-from .placement import InputError, Job, Slots
+from .placement import InputError, Job, Slots, own_layout
 from .rounding import mixed, random_array, rounded
 
 FORWARD, BACKWARD = ("out", "lse"), ("dq", "dk", "dv")
@@ -28,6 +29,8 @@ class Case:
     heads: int = 4
     kv_heads: int = 4
     dim: int = 16
+    value_dim: int = 16  #: of V, and of out
+    batch: int = 1  #: sequences; heads and kv_heads are those of all of them, one sequence after the other
     causal: bool = False
     window: int = 0  #: keys that a query sees, its own included; 0: all
     block: tuple[int, ...] = ()  #: begin and end of tokens that see each other in both directions
@@ -51,7 +54,7 @@ class Case:
     @property
     def by_name_only(self) -> bool:
         """Few attentions have it: it is left out where no case is named."""
-        return self.decodes or self.softcap > 0 or self.block != ()
+        return self.decodes or self.softcap > 0 or self.block != () or self.batch > 1 or self.value_dim != self.dim
 
     @property
     def group(self) -> int:
@@ -62,20 +65,25 @@ class Case:
         return 1 / math.sqrt(self.dim)
 
     def extents_of(self, array: str, tokens: int) -> tuple[int, ...]:
-        """[heads, tokens, dim]; lse has no dim."""
+        """[heads, tokens, dim], of several sequences [batch, heads, tokens, dim]; lse has no dim."""
         heads = self.kv_heads if array in ("dk", "dv") else self.heads
-        return (heads, tokens) if array == "lse" else (heads, tokens, self.dim)
+        dim = self.value_dim if array in ("out", "dv") else self.dim
+        extents = (heads // self.batch, tokens, dim)[: 2 if array == "lse" else 3]
+        return (self.batch, *extents) if self.batch > 1 else extents
 
 
 def every_case(job: Job) -> list[Case]:
     """The cases for a job, the simplest first."""
     # Heads that the ranks of Ulysses can share, and tokens that all placements can share out equally: of a rank another
     # number than of heads or of columns, so that the axes of its arrays can be told apart.
-    heads, part = (2 * job.ulysses if job.ulysses > 2 else 4), 2 * job.ranks
-    tokens = -(-24 // part) * part
-    while tokens in (heads * job.ranks, 16 * job.ranks):
+    heads, part = job.heads or (2 * job.ulysses if job.ulysses > 2 else 4), 2 * job.ranks * job.block
+    tokens = job.tokens or -(-24 // part) * part
+    while tokens in (heads * job.ranks, job.dim * job.ranks) and not job.tokens:
         tokens += part
-    full = {"tokens": tokens, "heads": heads, "kv_heads": heads, "ulysses": job.ulysses}
+    full = {"tokens": tokens, "heads": heads, "kv_heads": heads, "dim": job.dim, "value_dim": job.dim,
+            "ulysses": job.ulysses}
+    # A placement of one's own may deal each document: documents of twice the ranks, or a multiple.
+    documents = sorted({0, 2 * job.ranks, tokens - 2 * job.ranks, tokens}) if job.placement == "own" else (0, 5, 14, tokens)
     return [
         Case(name, tests, number=number, **{**full, **more})
         for number, (name, tests, more) in enumerate((
@@ -83,7 +91,7 @@ def every_case(job: Job) -> list[Case]:
             ("causal", "a causal mask", {"causal": True}),
             ("gqa", "query heads that share KV heads; causal", {"causal": True, "kv_heads": heads // 2}),
             ("window", "a sliding window; causal", {"causal": True, "window": 5}),
-            ("documents", "packed documents; causal", {"causal": True, "documents": (0, 5, 14, tokens)}),
+            ("documents", "packed documents; causal", {"causal": True, "documents": tuple(documents)}),
             ("alibi", "the ALiBi bias; causal", {"causal": True, "alibi": True}),
             ("bias", "a dense bias", {"bias": True}),
             ("sinks", "a logit without a value in each head; causal", {"causal": True, "sinks": True}),
@@ -99,6 +107,8 @@ def every_case(job: Job) -> list[Case]:
              {"causal": True, "window": 5, "block": (6, 13), "sink_tokens": 2}),
             ("decode-few", "one query, and fewer keys than ranks: a rank has none",
              {"causal": True, "decodes": True, "padding": tokens - max(1, job.ranks - 1)}),
+            ("batch", "two sequences; causal", {"causal": True, "batch": 2, "heads": 2 * heads, "kv_heads": 2 * heads}),
+            ("wide-v", "V of another width than Q and K; causal", {"causal": True, "value_dim": 2 * job.dim}),
         ))
     ]
 
@@ -116,6 +126,15 @@ def ladder(job: Job, names: list[str] | tuple[str, ...] = ()) -> list[Case]:
 def runs_of(case: Case, repeat: int) -> list[Case]:
     """The case, and the same again."""
     return [dataclasses.replace(case, run=run) for run in range(1, repeat + 1)]
+
+
+def problem_of(case: Case, job: Job, seed: int, layout: Callable[[dict], list] | None = None) -> Problem:
+    """:param layout: of a placement of one's own: the tokens of each rank, from words about the case"""
+    if layout is None:
+        return Problem(case, job, seed)
+    words = {"name": case.name, "ranks": job.ranks, "tokens": case.tokens}
+    own = layout({**words, **({"cu_seqlens": list(case.documents)} if case.documents else {})})
+    return Problem(case, dataclasses.replace(job, own=own_layout(case.name, case.tokens, job.ranks, own)), seed)
 
 
 def _alibi_slopes(heads: int) -> list[float]:
@@ -152,12 +171,12 @@ class Problem:
         # Scores have a standard deviation of 2.25: large enough for weights to differ, small enough for all keys to
         # count.
         self.q, self.k = array(of_query, 0, 1.5), array(of_key, 1, 1.5)
-        self.v, self.dout = array(of_key, 2, 1), array(of_query, 3, 1)
+        self.v, self.dout = (array((*shape[:2], case.value_dim), stream, 1) for stream, shape in ((2, of_key), (3, of_query)))
         for head in range(0, case.heads - 3, 4) if case.large_scores else ():
             self.q[head] *= 4  # lse of shards differ by more than 89
             self.k[head] *= 8
             for offset, of_q, of_k in ((1, 200, -203), (2, 16, -30)):  # near -10150, near -120
-                _set_level(self.q[head + offset], of_q)
+                _set_level(self.q[head + offset], rounded(np.float64(of_q / 4 / case.scale), "bf16"))
                 _set_level(self.k[head + offset], of_k)
         if case.decodes:  # a ring whose ranks hold copies of one query; their results are as many rows
             self.q[:] = self.q[:, -1:]
@@ -184,15 +203,19 @@ class Problem:
         """q, k, v, dout, and bias where there is one: whole arrays in the order of positions."""
         if self.case.decodes:
             return {"q": self.q[None, :, -1:], "k": self.k[None], "v": self.v[None]}
+        b = self.case.batch
         names = ("q", "k", "v", "dout") + (("bias",) if self.case.bias else ())
-        return {name: getattr(self, name)[None] for name in names}
+        arrays = {name: getattr(self, name) for name in names}
+        return {name: array.reshape(b, len(array) // b, *array.shape[1:]) for name, array in arrays.items()}
 
     def description(self) -> dict:
         """An entry of cases.json; what a case has not is left out."""
         c = self.case
-        words = {"name": c.folder, "tests": c.tests, "heads": c.heads, "kv_heads": c.kv_heads, "tokens": c.tokens,
+        words = {"name": c.folder, "tests": c.tests, "heads": c.heads // c.batch, "kv_heads": c.kv_heads // c.batch,
+                 "tokens": c.tokens,
                  "dim": c.dim, "scale": c.scale, "causal": c.causal}
-        more = {"window": c.window, "block": c.block, "sink_tokens": c.sink_tokens, "cu_seqlens": c.documents,
+        more = {"batch": c.batch * (c.batch > 1), "value_dim": c.value_dim * (c.value_dim != c.dim),
+                "window": c.window, "block": c.block, "sink_tokens": c.sink_tokens, "cu_seqlens": c.documents,
                 "hidden_keys": c.padding, "alibi_slopes": self.slopes, "softcap": c.softcap, "sinks": self.sinks,
                 "query_position": c.decodes * (c.tokens - 1)}
         words.update((name, np.array(value).tolist()) for name, value in more.items() if np.any(value))
@@ -232,6 +255,6 @@ class Problem:
         p = p / np.where(l > 0, l, 1)[..., None]
         out = p @ v
         ds = p * (self.dout @ v.swapaxes(1, 2) - (self.dout * out).sum(2, keepdims=True)) * slope
-        over_group = lambda x: x.reshape(c.kv_heads, c.group, c.tokens, c.dim).sum(1)  # noqa: E731
+        over_group = lambda x: x.reshape(c.kv_heads, c.group, c.tokens, -1).sum(1)  # noqa: E731
         return {"out": out, "lse": np.where(l > 0, m + np.log(l), -INF)[..., None], "dq": c.scale * ds @ k,
                 "dk": over_group(c.scale * ds.swapaxes(1, 2) @ self.q), "dv": over_group(p.swapaxes(1, 2) @ self.dout)}

@@ -230,7 +230,7 @@ class _Batch:
 
     def over_groups(self, of_query_heads: np.ndarray) -> np.ndarray:
         c, batch = self.c, np.arange(len(self.plans))
-        sums = np.zeros((len(self.plans), c.kv_heads, c.tokens, c.dim))
+        sums = np.zeros((len(self.plans), c.kv_heads, c.tokens, of_query_heads.shape[-1]))
         to = self.stack(lambda plan: (plan.rules.dkdv_head or plan.rules.kv_head)(c, self.heads))
         times = self.stack(lambda plan: plan.rules.dkdv_of(c, self.heads))
         for head in self.heads:

@@ -65,7 +65,8 @@ def _read_as_heads(problem, name):
     shards = problem.shards(name).copy()
     for rank, count in problem.slots.of_ranks():
         here = shards[rank, :, :count]
-        shards[rank, :, :count] = here.swapaxes(0, 1).reshape(here.shape)
+        by_batch = here.reshape(problem.case.batch, -1, *here.shape[1:])
+        shards[rank, :, :count] = by_batch.swapaxes(1, 2).reshape(here.shape)
     return shards
 
 
@@ -185,7 +186,7 @@ mistake("window-sentinel", padding=lambda c, p: (p.content.position >= c.padding
 # ---- heads, scale, bias, sinks: what a score is made of --------------------------------------------------------------
 
 def _first_head(c, h):
-    return 0 * h
+    return h - h % (c.heads // c.batch)
 
 
 def modulo(c, h):
@@ -201,7 +202,7 @@ mistake("gqa-modulo", kv_head=modulo)
 mistake("gqa-first-kv", kv_head=_first_head)
 mistake("no-scale", scale=lambda c: 1.0)
 mistake("scale-twice", scale=lambda c: c.scale**2)
-mistake("scale-all-heads", scale=lambda c: c.scale / np.sqrt(c.heads))
+mistake("scale-all-heads", scale=lambda c: c.scale / np.sqrt(c.heads // c.batch))
 mistake("softcap-ignored", capped=lambda c, x: x, cap_slope=lambda c, x: 1 + 0 * x)
 mistake("softcap-over-mask", caps_hidden=True)
 mistake("softcap-before-scale", capped=lambda c, x: c.scale * c.softcap * np.tanh(x / c.scale / c.softcap),
