@@ -113,7 +113,10 @@ def ring(words, arrays, wrong="", dtype=np.float32):
         found["lse"].append(lse)
     dq, dk, dv = ([np.zeros_like(x) for x in some] for some in (q, k, v))
     buffers = [np.empty_like(x) for x in q]
-    more = {"dbias": [np.zeros((*x.shape[:3], words["tokens"]), dtype) for x in q]} if "bias" in arrays else {}
+    sinks = "sinks" in words
+    more = {"dsinks": [-(np.exp(np.array(words["sinks"])[:, None] - lse) * (d * out).sum(3)).sum(2)
+                       for lse, d, out in zip(found["lse"], dout, found["out"])]} if sinks else {}
+    more |= {"dbias": [np.zeros((*x.shape[:3], words["tokens"]), dtype) for x in q]} if "bias" in arrays else {}
     for rank in range(ranks):
         for t in range(ranks):
             owner, (seen, _, bias) = (rank - t) % ranks, step(rank, (rank - t) % ranks)

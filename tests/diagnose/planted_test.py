@@ -166,6 +166,27 @@ class Planted(unittest.TestCase):
             self.assertEqual((right, words["rounded_gradients"]), (not says, says), report)
             self.assertEqual("gradients   WRONG: " + ", ".join(says) + ": rounded to bf16" in report, bool(says))
 
+    def test_gradients_of_bias_and_sinks(self):
+        problems = problems_of(3, "zigzag", only=["bias", "sinks"])
+        right = [given_of(problem, "") for problem in problems]
+        for change, says in ((lambda pieces: pieces, ""), (lambda pieces: [(n, a / 4) for n, a in pieces], "multiplied by the scale"),
+                             (lambda pieces: [(n, 3 * a) for n, a in pieces], "counts N times"),
+                             (lambda pieces: [(n, a + 1) for n, a in pieces], "no rule that is known")):
+            given = [{**one, **{name: change(one[name]) for name in ("dbias", "dsinks") if name in one}} for one in right]
+            good, report, words = judged(problems, given)
+            self.assertEqual(good, not says, report)
+            self.assertEqual(set(words["more_gradients"]), {"dbias", "dsinks"})
+            self.assertTrue(all(says in one for one in words["more_gradients"].values()), report)
+        for name, case in (("dbias", 0), ("dsinks", 1)):  # of rank 1, where all ranks should have the sum
+            array = right[case][name][1][1]
+            if name == "dbias":
+                array = np.zeros((1, 4, 24, 24), np.float32)
+                array[:, :, problems[0].job.tokens_of(1, 24)] = right[case][name][1][1]
+            _, report, _ = judged([problems[case]], [{**right[case], name: [(name, array)]}])
+            self.assertIn(f"{name:<12}WRONG: it is that of the queries of rank 1 alone, and not summed", report)
+        with self.assertRaisesRegex(InputError, "mine: sinks has no such input"):
+            judged(problems[1:], [{**right[1], "dbias": [("mine", np.zeros((4, 24, 24)))]}])
+
     def test_runs_are_written_and_read(self):
         with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()) as out:
             self.assertEqual(main(["cases", "--only", "full", "--repeat", "2", "--out", folder]), 0)

@@ -14,6 +14,7 @@ from . import _core, _exchange, _own_job, _rank_processes
 from ._ranks import _PARALLEL, _PLACEMENTS, _require_word
 
 RESULTS = ("out", "lse", "dq", "dk", "dv")
+MORE_RESULTS = ("dbias", "dsinks")  # of the cases with a bias, or with sinks
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,7 +139,7 @@ def _named(returned):
             raise ValueError(f"the function returned {len(returned)} things: it must return out, or (out, lse), or "
                              "(out, lse, dq, dk, dv), or a dict with these names")
         returned = dict(zip(RESULTS, returned))
-    unknown = set(returned) - set(RESULTS)
+    unknown = set(returned) - {*RESULTS, *MORE_RESULTS}
     if unknown:
         raise ValueError(f"the function returned {', '.join(sorted(map(str, unknown)))}: the names are {', '.join(RESULTS)}")
     return {name: array for name, array in returned.items() if array is not None}
@@ -215,7 +216,7 @@ class _Work:
         given = []
         for number, name in enumerate(self.names()):
             pieces = {}
-            for array in RESULTS:
+            for array in RESULTS + MORE_RESULTS:
                 have = [rank for rank, results in enumerate(of_ranks) if array in results[number]]
                 if have and len(have) < len(of_ranks):
                     without = next(rank for rank in range(len(of_ranks)) if rank not in have)
@@ -236,8 +237,9 @@ def diagnose(function, *, ranks=None, placement="contiguous", parallel="ring", u
     function(q, k, v, case) is called once per rank for each case, with the rank's tokens: q [batch, heads, tokens, dim],
     k and v [batch, kv_heads, tokens, dim]; batch is 1 but in the case of that name. `case`, a Case, has the mask, the
     scale, the positions, and `comm` for the messages.
-    The function returns out, or (out, lse), or (out, lse, dq, dk, dv), or a dict with these names, for this rank's tokens
-    and with the axes in any order. If out is a tensor that requires grad, autograd computes the gradients of q, k and v.
+    The function returns out, or (out, lse), or (out, lse, dq, dk, dv), or a dict with these names, for this rank's
+    tokens and with the axes in any order; a dict may have dbias and dsinks as well. If out is a tensor that
+    requires grad, autograd computes the gradients of q, k and v.
 
     ranks      how many; default 3, or the number of ranks in the group
     placement  which tokens a rank holds: "contiguous", "striped" or "zigzag"; or a function of your own, which takes a dict

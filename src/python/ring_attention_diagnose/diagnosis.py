@@ -4,7 +4,7 @@ and said, not called wrong."""
 from __future__ import annotations
 
 import dataclasses
-from typing import Callable
+from typing import Callable, Iterable
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from .examination import Examination, Options, Pass, Unequal, not_tested_by, une
 from .mistakes import Mistake
 from .pass_edits import LN2
 from .placement import Job
-from .problem import ARRAYS, BACKWARD, Problem
+from .problem import ARRAYS, BACKWARD, MORE, Problem
 from .residual import precision_of
 from .ring import Arrays
 from .rounding import coarser
@@ -36,11 +36,13 @@ class Diagnosis:
     unequal: list[Unequal] = dataclasses.field(default_factory=list)  #: not the same in two runs: nothing more is said
     #: Gradients that are right, but have fewer digits than q and out: the type of each.
     rounded: dict[str, str] = dataclasses.field(default_factory=dict)
+    #: Of a right code, the gradients of a bias and of sinks that it returned: what is wrong with each; empty: nothing.
+    more: dict[str, str] = dataclasses.field(default_factory=dict)
     not_tested: list[Mistake] = dataclasses.field(default_factory=list)  #: mistakes that these arrays would not show
 
     @property
     def right(self) -> bool:
-        return not (self.forward.wrong or self.backward.wrong or self.unequal or self.rounded)
+        return not (self.forward.wrong or self.backward.wrong or self.unequal or self.rounded or any(self.more.values()))
 
     @property
     def explained(self) -> bool:
@@ -56,7 +58,7 @@ def _from_rank_order(job: Job) -> Translate:
     def translate(arrays: Arrays) -> Arrays:
         tokens = next(iter(arrays.values())).shape[1]
         order = [token for rank in range(job.ranks) for token in job.tokens_of(rank, tokens)]
-        return {name: array[:, np.argsort(order)] for name, array in arrays.items()}
+        return {name: array[:, np.argsort(order)] if name in ARRAYS else array for name, array in arrays.items()}
 
     return translate
 
@@ -82,7 +84,7 @@ def _in_right_units(cases: list[Evidence], said: list[str]) -> list[Evidence]:
         # In float at least: who saves products of floats may save them in double.
         some = [(one, coarser(precision_of(one.got, which), "float32")) for one in cases if one.has_any(which)]
         for says, factor in (("", 1), *units) if some else ():
-            change = _times(which, factor)
+            change = _times((*which, *MORE) if which == BACKWARD else which, factor)
             if all(one.translated(change).is_right(which, precision) for one, precision in some):
                 cases = [one.translated(change) for one in cases]
                 said += [says] if says else []
@@ -101,6 +103,31 @@ def _rounded_gradients(cases: list[Evidence], type_of_q: str) -> dict[str, str]:
         return {}
     types = {name: type_of(name) for name in BACKWARD}
     return {name: short for name, short in types.items() if short in ("fp16", "bf16") and coarser(short, finest) != finest}
+
+
+def _more_gradients(cases: list[Evidence], array: str) -> Iterable[str]:
+    """What is wrong with the gradient of a bias, or of sinks; empty: nothing."""
+    some = [one for one in cases if array in one.got]
+    if not some:
+        return
+    job, scale = some[0].problem.job, some[0].problem.case.scale
+
+    def fits(of: Callable[[Problem], np.ndarray]) -> bool:
+        for one in some:
+            precision = coarser("float32", precision_of(one.got, ARRAYS), precision_of(one.got, (array,)))
+            size = abs(one.problem.part_of(array, list(range(one.problem.case.tokens)))).max()
+            if not abs(one.got[array] - of(one.problem)).max() <= 4 * one.yardstick.tolerances(precision)["dk"] * size:
+                return False
+        return True
+
+    everything = lambda problem: problem.part_of(array, list(range(problem.case.tokens)))  # noqa: E731
+    units = {"": 1.0, "it is multiplied by the scale": scale, "it is divided by the scale": 1 / scale,
+             "it counts N times": job.ranks, "it is divided by N": 1 / job.ranks, "its sign": -1.0, "it is zero": 0.0}
+    rules = {says: lambda problem, factor=factor: factor * everything(problem) for says, factor in units.items()}
+    for rank in range(job.ranks):
+        rules[f"it is that of the queries of rank {rank} alone, and not summed over the ranks"] = (
+            lambda problem, rank=rank: problem.part_of(array, problem.job.tokens_of(rank, problem.case.tokens)))
+    yield next((says for says, of in rules.items() if fits(of)), "by no rule that is known here")
 
 
 def _cases_alone(cases: list[Evidence], options: Options, simulate: Simulate) -> dict[str, Pass]:
@@ -133,6 +160,7 @@ def diagnose(answers: list[tuple[Problem, Arrays]], options: Options | None = No
         if not found.explained:
             found.alone = _cases_alone(cases, options, simulate)
         if found.right:
+            found.more = {array: says for array in MORE for says in _more_gradients(cases, array)}
             found.rounded = _rounded_gradients(cases, options.type_of_q)
         if found.right and options.lists_not_tested:
             found.not_tested = not_tested_by(cases, options, coarser(both.forward.returned, both.backward.returned))

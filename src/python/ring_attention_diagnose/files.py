@@ -15,7 +15,7 @@ import numpy as np
 
 from .layout import Given, shape_text
 from .placement import MOST_RANKS, PLACEMENTS, InputError, Job, job_of, refuse
-from .problem import ARRAYS, MOST_RUNS, Problem, every_case, problem_of, runs_of
+from .problem import ARRAYS, MORE, MOST_RUNS, Problem, every_case, problem_of, runs_of
 
 MOST_SEED = 2**63 - 1
 _SIZES = {field.name: field.default for field in dataclasses.fields(Job) if field.name in ("tokens", "heads", "dim", "block")}
@@ -93,8 +93,8 @@ def read_array(path: str, most: int | None = None, shape: tuple[int, ...] | None
 
 def _results_in(folder: str, problem: Problem) -> Given:
     """The files with results of a case."""
-    given, most = {}, 2 * problem.q.size  # rows behind the last token are cut off
-    for array in ARRAYS:
+    given, most = {}, max(2 * problem.q.size, problem.case.heads * problem.case.tokens**2)  # rows behind the last are cut off
+    for array in ARRAYS + MORE:
         files = [f"{folder}/{array}.npy"]
         if not _exists(files[0]):
             files = [f"{folder}/{array}.{rank}.npy" for rank in range(problem.job.ranks)]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from .placement import InputError
-from .problem import ARRAYS, BACKWARD, Case, Problem
+from .problem import ARRAYS, BACKWARD, MORE, Case, Problem
 from .residual import Yardstick
 from .ring import Arrays
 
@@ -106,7 +106,29 @@ class Submission:
                                  "give one whole array, or one of each rank")
             parts = [self._arranged(problem, array, len(here), *piece) for here, piece in zip(shards, pieces)]
             arrays[array] = np.concatenate(parts, axis=1)[:, np.argsort(sum(shards, []))]
-        return arrays
+        return {**arrays, **{array: self._whole(problem, array, given[array]) for array in MORE if given.get(array)}}
+
+    def _whole(self, problem: Problem, array: str, pieces: list[tuple[str, np.ndarray]]) -> np.ndarray:
+        """The gradient of a bias, [heads, tokens, tokens], or of sinks, [heads, 1, 1]: of all queries."""
+        heads, tokens, job = problem.case.heads, problem.case.tokens, problem.job
+        if array not in problem.parts:
+            raise InputError(pieces[0][0], f"{problem.case.name} has no such input", "leave it out")
+        shape = (heads, tokens, tokens) if array == "dbias" else (heads, 1, 1)
+        rows = [(heads, len(job.tokens_of(rank, tokens)), tokens) for rank in range(job.ranks)]
+        whole = [raw.size == np.prod(shape) for _, raw in pieces]
+        if len(pieces) in (1, job.ranks) and all(whole):
+            arrays = [raw.reshape(shape).astype(np.float64) for _, raw in pieces]
+            if all(np.allclose(arrays[0], other, rtol=1e-3) for other in arrays):
+                return arrays[0]
+            self.layouts.append(f"{array}: of the queries of each rank: summed over the ranks")
+            return np.sum(arrays, axis=0)
+        if array == "dsinks" or [raw.size for _, raw in pieces] != [np.prod(of_rank) for of_rank in rows]:
+            wanted = shape_text(shape if array == "dbias" else shape[:1])
+            raise InputError(pieces[0][0], f"the shape {shape_text(pieces[0][1].shape)} is not {wanted}",
+                             "hand it back like the input, or the rows of each rank's queries")
+        order = [token for rank in range(job.ranks) for token in job.tokens_of(rank, tokens)]
+        joined = np.concatenate([raw.reshape(of_rank) for (_, raw), of_rank in zip(pieces, rows)], axis=1)
+        return joined[:, np.argsort(order)].astype(np.float64)
 
 
 def _check_origin(problem: Problem, arrays: Arrays, problems: list[Problem]) -> None:
@@ -140,7 +162,7 @@ def submission_of(problems: list[Problem], given: list[Given]) -> Submission:
     found = Submission()
     for problem, of_case in zip(problems, given):
         arrays = found._arrays(problem, of_case)
-        if arrays:
+        if any(name in arrays for name in ARRAYS):
             found.answers.append((problem, arrays))
         else:
             found.without.append(problem.case.folder)

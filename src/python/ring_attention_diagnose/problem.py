@@ -14,6 +14,7 @@ from .rounding import mixed, random_array, rounded
 
 FORWARD, BACKWARD = ("out", "lse"), ("dq", "dk", "dv")
 ARRAYS = FORWARD + BACKWARD  #: what the attention under test may hand back: also the names of the files
+MORE = ("dbias", "dsinks")  #: and of cases with a bias, or with sinks; they are judged by themselves
 INF = np.inf
 MOST_RUNS = 100
 
@@ -193,6 +194,12 @@ class Problem:
         other.right = other._dense()
         return other
 
+    def part_of(self, array: str, positions: list[int]) -> np.ndarray:
+        """The gradient of the bias, or of the sinks, from some queries."""
+        some = np.zeros_like(self.parts[array])
+        some[:, positions] = self.parts[array][:, positions]
+        return some if array == "dbias" else some.sum(1, keepdims=True)
+
     def shards(self, name: str) -> np.ndarray:
         """An input, cut into the shards of the ranks."""
         if name not in self._shards:
@@ -254,7 +261,11 @@ class Problem:
         l = p.sum(2) + np.exp(sinks[:, None] - np.where(m == -INF, 0, m))
         p = p / np.where(l > 0, l, 1)[..., None]
         out = p @ v
-        ds = p * (self.dout @ v.swapaxes(1, 2) - (self.dout * out).sum(2, keepdims=True)) * slope
+        delta = (self.dout * out).sum(2, keepdims=True)
+        ds = p * (self.dout @ v.swapaxes(1, 2) - delta) * slope
         over_group = lambda x: x.reshape(c.kv_heads, c.group, c.tokens, -1).sum(1)  # noqa: E731
-        return {"out": out, "lse": np.where(l > 0, m + np.log(l), -INF)[..., None], "dq": c.scale * ds @ k,
+        lse = np.where(l > 0, m + np.log(l), -INF)[..., None]
+        # Of the bias, and of the sinks: what each query gives, [heads, tokens, ...].
+        self.parts = {"dbias": ds} if c.bias else {"dsinks": -np.exp(sinks[:, None, None] - lse) * delta} if c.sinks else {}
+        return {"out": out, "lse": lse, "dq": c.scale * ds @ k,
                 "dk": over_group(c.scale * ds.swapaxes(1, 2) @ self.q), "dv": over_group(p.swapaxes(1, 2) @ self.dout)}

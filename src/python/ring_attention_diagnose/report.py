@@ -142,6 +142,7 @@ def to_text(diagnosis: Diagnosis, submission: Submission) -> str:
     text += _unequal_text(diagnosis)
     for title, found in (("forward", diagnosis.forward), ("backward", diagnosis.backward)):
         text += f"{title:<12}{_pass_text(found, diagnosis.forward)}" if found.state != "absent" else ""
+    text += "".join(f"{array:<12}{'WRONG: ' + says if says else 'right'}\n" for array, says in diagnosis.more.items())
     by_type = _by_text((name, short) for name, short in diagnosis.rounded.items())
     text += "".join(f"gradients   WRONG: {', '.join(names)}: rounded to {short}, which has fewer digits than q and out\n"
                     "    look at      a fixed type in the backward: .to(q.dtype) is right\n" for short, names in by_type.items())
@@ -174,7 +175,7 @@ def to_dict(diagnosis: Diagnosis, submission: Submission) -> dict:
                                       for name, error in one.largest_errors().items()} for one in diagnosis.cases}
     return {"right": diagnosis.right, "explained": diagnosis.explained, "forward": _pass_as_dict(diagnosis.forward),
             "backward": _pass_as_dict(diagnosis.backward),
-            "rounded_gradients": diagnosis.rounded,
+            "more_gradients": diagnosis.more, "rounded_gradients": diagnosis.rounded,
             "not_the_same_twice": [dataclasses.asdict(one) for one in diagnosis.unequal],
             "conventions": diagnosis.conventions,
             "layouts": submission.layouts, "errors": errors, "cases_without_results": submission.without,
