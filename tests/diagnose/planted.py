@@ -11,7 +11,7 @@ LATE = itertools.cycle((False, True))  # does a parcel arrive after it is used? 
 
 def seen_by(words, queries, keys, wrong, owner):
     """The mask of a step, from the positions of the queries of a rank and of the keys of their owner."""
-    i, j = np.array(queries)[:, None] + words.get("first_query", 0), np.array(keys)
+    i, j = np.array(queries)[:, None] + words.get("first_query", 0) * (wrong != "query-offset"), np.array(keys)
     places = np.arange(len(queries))[:, None], np.arange(len(keys))
     seen = (j >= words.get("hidden_keys", 0)) & (i >= 0)
     if words["causal"]:
@@ -159,13 +159,13 @@ def without_l(given, seen, words, bias, steps, k, q):
     return (p.swapaxes(2, 3) @ dout).reshape(len(q), -1, g, p.shape[3], dout.shape[3]).sum(2)
 
 
-def joined(words, of_ranks, placement):
+def joined(of_ranks, placement):
     """The ranks' rows put together in the order of a placement."""
-    ranks, tokens = len(of_ranks), words["tokens"]
+    rows = np.concatenate(of_ranks, axis=2)
+    ranks, tokens = len(of_ranks), rows.shape[2]
     parts = np.array_split(np.arange(tokens), 2 * ranks)
     order = [np.append(parts[r], parts[-1 - r]) if placement == "zigzag" else np.arange(r, tokens, ranks)
              for r in range(ranks)]
-    rows = np.concatenate(of_ranks, axis=2)
     found = np.empty_like(rows)
     found[:, :, np.concatenate(order)] = rows
     return found

@@ -30,6 +30,7 @@ TRIALS = (  # the mistake, the passes that are wrong, and a job that shows it
     ("window-local-right", FORWARD, 3, "contiguous", "causal,window"),
     ("joined-as-zigzag", BOTH, 3, "contiguous", "full,causal"),
     ("joined-as-striped", BOTH, 3, "zigzag", "full,causal"),
+    ("query-offset", BOTH, 3, "zigzag", "causal,more-keys"),
     ("kv-transposed-twice", BACKWARD, 3, "contiguous", "full,causal,gqa"),
     ("lse-scaled-backward", BACKWARD, 3, "contiguous", "full,causal"),
     ("dv-without-l", BACKWARD, 3, "zigzag", "full,gqa,empty-rows"),
@@ -64,14 +65,14 @@ def given_of(problem, wrong, dtype=np.float32):
     else:
         found = planted.ring(words, problem.inputs(), wrong, dtype)
         if wrong.startswith("joined-as-"):
-            found = {name: [planted.joined(words, arrays, wrong[10:])] for name, arrays in found.items()}
+            found = {name: [planted.joined(found[name], wrong[10:])] for name in ARRAYS}
     return {name: [(f"{name}.{rank}", array) for rank, array in enumerate(arrays)] for name, arrays in found.items()}
 
 
 def smallest(wrong, most):
     """On how few ranks a mistake shows, and the first array, and case, that show it."""
     for ranks in range(1, most + 1):
-        problems = problems_of(ranks) + problems_of(ranks, only=["decode", "decode-few"])
+        problems = problems_of(ranks) + problems_of(ranks, only=["decode", "decode-few", "more-keys"])
         found = [Evidence(*one) for one in submission_of(problems, [given_of(p, wrong) for p in problems]).answers]
         shown = [(array, one.problem.case.name) for array in ARRAYS for one in found
                  if array in one.got and not one.is_right((array,), "float32")]
@@ -94,6 +95,7 @@ class Planted(unittest.TestCase):
         rings += [(3, "zigzag", {"block": 8, "dim": 32}), (2, "contiguous", {"tokens": 32, "heads": 6})]
         for ranks, placement, sizes in rings:
             problems = problems_of(ranks, placement, only=["causal", "gqa", "documents", "batch", "wide-v"], **sizes)
+            problems += [] if callable(placement) else problems_of(ranks, placement, only=["more-keys"], **sizes)
             right, report, _ = judged(problems, [given_of(problem, "") for problem in problems])
             self.assertTrue(right, f"{ranks} {placement} {sizes} {report}")
         for parallel in ("ulysses", "hybrid", "all-gather"):

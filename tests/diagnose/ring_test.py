@@ -12,7 +12,7 @@ import trials  # noqa: F401: the path of the package
 import numpy as np
 from ring_attention_diagnose.mistakes import MISTAKES
 from ring_attention_diagnose.placement import PLACEMENTS, Job
-from ring_attention_diagnose.problem import Problem, ladder
+from ring_attention_diagnose.problem import Problem, every_case, ladder
 from ring_attention_diagnose.residual import Yardstick
 from ring_attention_diagnose.ring import simulated
 from ring_attention_diagnose.rules import Rules
@@ -27,7 +27,7 @@ class Ring(unittest.TestCase):
         for placement in PLACEMENTS:
             for ranks, ulysses in JOBS:
                 job = Job(ranks, placement, ulysses)
-                for case in ladder(job) + ladder(job, ["decode", "softcap", "intervals", "decode-few", "batch", "wide-v"]):
+                for case in ladder(job) + [case for case in every_case(job) if case.by_name_only]:
                     problem = Problem(case, job, 1)
                     for direction in (1, -1):
                         rules = Rules(direction=direction)

@@ -19,6 +19,7 @@ LIST = SOURCE / "src/python/ring_attention_diagnose/mistakes.tsv"
 # Classes of tests/support/*mutants.hpp that are no mistakes.
 RIGHT_PARTS = {"BothWays", "EngineWithOwners", "EveryStepBackward", "EveryStepForward", "LseRules", "NoChange"}
 RIGHT_PARTS |= {"RightOwners", "StableJoin", "StableLseMerge", "TextbookJoin"}
+NEEDS_MORE_KEYS = ("lesson 12 no-offset",)  # than queries: the rings of lesson_rings.cpp have as many
 RUN_BY_TESTS = ("00", "03", "05", "06", "07", "08", "09", "10", "12")  # lessons whose mutants are run and diagnosed
 
 
@@ -133,7 +134,7 @@ def complaints_of_mutants():
     tests = "".join(file.read_text(encoding="utf-8") for file in files)
     for mutant, row in listed.items():
         place, name = mutant.rsplit(" ", 1)
-        runs = place == "tests/support" or place.removeprefix("lesson ") in RUN_BY_TESTS
+        runs = mutant not in NEEDS_MORE_KEYS and (place == "tests/support" or place.removeprefix("lesson ") in RUN_BY_TESTS)
         if row["phase"] == "unseen" or not runs:
             continue
         if f'"{mutant}"' not in tests and not (place in ("lesson 10", "lesson 12") and f'add("{name}"' in tests):

@@ -78,6 +78,35 @@ class NumPy(unittest.TestCase):
         self.assertEqual(mistakes(found), [["no-mask"]])
         self.assertIn("on 4 ranks, zigzag", found.report)
 
+    def test_placements_and_sizes_of_ones_own(self):
+        def dealt(case):
+            return [list(range(case["tokens"]))[::-1][rank :: case["ranks"]] for rank in range(case["ranks"])]
+
+        words = {"placement": dealt, "tokens": 36, "heads": 6, "dim": 8, "only": CASES}
+        self.assertTrue(ra.diagnose(rings.numpy_ring, **words))
+        found = ra.diagnose(functools.partial(rings.numpy_ring, wrong=["mask-local"]), **words)
+        self.assertEqual(mistakes(found), [["mask-local"]])
+
+    def test_two_sequences_a_wide_v_and_more_keys_than_queries(self):
+        def dense(q, k, v, case):
+            self.assertEqual((len(q), v.shape[3]), (case.batch, case.value_dim or case.dim))
+            i = case.first_query + np.arange(q.shape[2])[:, np.newaxis]
+            scores = np.where(np.arange(case.tokens) <= i, case.scale * q @ k.swapaxes(2, 3), -np.inf)
+            weights = np.exp(scores - scores.max(3, keepdims=True))
+            return weights / weights.sum(3, keepdims=True) @ v
+
+        ra.diagnose(dense, whole=True, only="batch,wide-v,more-keys").assert_right()
+
+    def test_a_race(self):
+        calls = []
+
+        def racing(q, k, v, case):
+            calls.append(case.name)
+            return q * (len(calls) > case.ranks)
+
+        found = ra.diagnose(racing, only="full")
+        self.assertIn("WRONG: not the same twice: rows 0 to 23 of out, on ranks 0, 1, 2, in the case full", found.report)
+
     def test_every_case_says_what_it_is(self):
         """The library's own attention with these words, and the same report as from the command line."""
         def attention(q, k, v, case):

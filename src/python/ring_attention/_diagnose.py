@@ -38,6 +38,9 @@ class Case:
     positions: list[int]  #: tokens_of_rank[rank]: the positions of this rank's q, k, v and dout
     dout: object  #: like q: the gradients are those of sum(out * dout) over all ranks; None of decoding
     comm: object  #: `group`, or the communicator of the ranks that were started; None for whole arrays
+    queries: int = 0  #: where there are more keys than queries: all queries, the first of which is at `first_query`
+    first_query: int = 0
+    queries_of_rank: list[list[int]] | None = None  #: of each rank's q: places among the queries, from 0
     batch: int = 1
     value_dim: int = 0  #: columns of v and of out; 0: dim
     window: int | None = None  #: how many keys a query sees: its own and the ones before it
@@ -199,9 +202,11 @@ class _Work:
         if "bias" in arrays:
             words["bias"] = kind.array(arrays["bias"][:, :, here])
         decodes = "query_position" in words
-        inputs = [kind.array(arrays[name][:, :, [0] if decodes and name == "q" else here], self.gradients and not decodes)
-                  for name in "qkv"]
-        dout = None if decodes else kind.array(arrays["dout"][:, :, here])
+        rows = [0] if decodes else here
+        if "queries" in words:
+            rows = list(range(words["queries"])) if comm is None else words["queries_of_rank"][rank]
+        inputs = [kind.array(arrays[name][:, :, rows if name == "q" else here], self.gradients and not decodes) for name in "qkv"]
+        dout = None if decodes else kind.array(arrays["dout"][:, :, rows])
         case = Case(rank=rank, ranks=len(words["tokens_of_rank"]), positions=here, dout=dout, comm=comm, **words)
         named = _named(self.function(*inputs, case))
         if self.gradients and not decodes and not {"dq", "dk", "dv"} & set(named):

@@ -55,12 +55,11 @@ def _times(which: tuple[str, ...], factor: float) -> Translate:
 
 def _from_rank_order(job: Job) -> Translate:
     """Row i is the token of position order[i]: each to its position."""
-    def translate(arrays: Arrays) -> Arrays:
-        tokens = next(iter(arrays.values())).shape[1]
-        order = [token for rank in range(job.ranks) for token in job.tokens_of(rank, tokens)]
-        return {name: array[:, np.argsort(order)] if name in ARRAYS else array for name, array in arrays.items()}
+    def turned(array: np.ndarray) -> np.ndarray:
+        order = [token for rank in range(job.ranks) for token in job.tokens_of(rank, array.shape[1])]
+        return array[:, np.argsort(order)]
 
-    return translate
+    return lambda arrays: {name: turned(array) if name in ARRAYS else array for name, array in arrays.items()}
 
 
 def _conventions_for(job: Job) -> list[tuple[str, Callable[[Job], Translate]]]:

@@ -68,7 +68,7 @@ def unequal(first: Evidence, again: Arrays) -> list[Unequal]:
         if name in first.got and name in again:
             rows = np.flatnonzero(~(first.yardstick.row_errors(name, again[name], first.got[name]) <= limit).all(0))
             job, case = first.problem.job, first.problem.case
-            ranks = [rank for rank in range(job.ranks) if np.isin(job.tokens_of(rank, case.tokens), rows).any()]
+            ranks = [rank for rank in range(job.ranks) if np.isin(job.tokens_of(rank, case.rows_of(name)), rows).any()]
             if len(rows):
                 found.append(Unequal(case.name, name, tuple(rows.tolist()), tuple(ranks)))
     return found

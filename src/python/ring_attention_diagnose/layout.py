@@ -36,7 +36,7 @@ def _attempt(case: Case, array: str, tokens: int, raw: np.ndarray, heads: int) -
     dim = case.extents_of(array, tokens)[-1]
     axes = {"B": case.batch, "H": heads // case.batch, "S": tokens, "D": 1 if array == "lse" else dim}
     wanted = {axis: extent for axis, extent in axes.items() if extent != 1}
-    for slack in (1, tokens if tokens < case.tokens else case.tokens // 2):  # padding to equal shards
+    for slack in (1, tokens if tokens < case.rows_of(array) else tokens // 2):  # padding to equal shards
         order = _order_of(list(raw.shape), wanted, slack)
         if order:
             says = []
@@ -93,9 +93,9 @@ class Submission:
         return found[0].astype(np.float64).repeat(tokens // rows, axis=1)  # of one query: as a rank with copies of it
 
     def _arrays(self, problem: Problem, given: Given) -> Arrays:
-        arrays, tokens = {}, problem.case.tokens
+        arrays = {}
         for array in (name for name in ARRAYS if given.get(name)):
-            pieces = given[array]
+            pieces, tokens = given[array], problem.case.rows_of(array)
             if problem.case.decodes and array in BACKWARD:
                 raise InputError(pieces[0][0], f"{problem.case.name} has no gradients", "leave it out")
             shards = [problem.job.tokens_of(rank, tokens) for rank in range(problem.job.ranks)]

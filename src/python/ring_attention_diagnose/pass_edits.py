@@ -63,8 +63,9 @@ def _joined_as(placement: str) -> None:
     """The rows of the ranks, put together in the order of another placement."""
     def change(slots, case, arrays, steps):
         job, ranks = slots.job, range(0 if case.decodes else slots.job.ring)
-        of_ranks, other = (sum((job.shard(rank, slots.tokens, at) for rank in ranks), []) for at in (None, placement))
         for name in arrays:
+            tokens = case.rows_of(name)
+            of_ranks, other = (sum((job.shard(rank, tokens, at) for rank in ranks), []) for at in (None, placement))
             moved = arrays[name].copy()
             moved[:, other] = arrays[name][:, of_ranks]
             arrays[name] = moved
@@ -199,7 +200,7 @@ def _add_pair(slots, case, arrays, steps):
         return
     arrays["dk"] = arrays["dk"] + arrays["dv"]
     for rank in range(slots.ranks):
-        here, there = (slots.job.shard(r, slots.tokens) for r in (rank, steps.behind(rank, -1)))
+        here, there = (slots.job.shard(r, case.tokens) for r in (rank, steps.behind(rank, -1)))
         both = min(len(here), len(there))
         arrays["dv"][:, here[:both]] = arrays["dk"][:, there[:both]]
 

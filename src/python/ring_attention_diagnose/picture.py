@@ -17,7 +17,7 @@ def _tokens_line(one: Evidence, array: str, tolerance: float) -> str:
     errors = one.yardstick.row_errors(array, one.got[array], one.problem.right[array])
     wrong = errors > tolerance
     marks = np.where(wrong.all(0), "x", np.where(wrong.any(0), "o", "."))
-    job, tokens = one.problem.job, one.problem.case.tokens
+    job, tokens = one.problem.job, one.problem.case.rows_of(array)
     return " ".join("".join(marks[job.tokens_of(rank, tokens)]) for rank in range(job.ranks))
 
 
@@ -41,7 +41,7 @@ def parts_of(one: Evidence, array: str) -> tuple[np.ndarray, float]:
     job, ring, steps = one.problem.job, one.problem.job.ring, _by_step(one)
     factors, rest, everything = np.full((ring, ring), np.nan), 0.0, 0.0
     for rank in range(ring):
-        here = job.shard(rank, one.problem.case.tokens)
+        here = job.shard(rank, one.problem.case.rows_of(array))
         got = one.got[array][:, here].ravel()
         basis = np.stack([arrays[array][:, here].ravel() for arrays in steps], axis=1)
         solved = np.linalg.lstsq(basis, got, rcond=None)[0]

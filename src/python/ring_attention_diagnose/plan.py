@@ -21,7 +21,7 @@ class Plan:
         self.bias = twice * rules.counts_twice if c.block else self._bias(problem, heads)  #: what scores have more
 
     def _pair(self, problem: Problem, edits) -> Pair:
-        pair = Pair(problem.slots, self.steps)
+        pair = Pair(problem.slots, problem.key_slots, problem.case.first_query, self.steps)
         for edit in edits:
             edit(problem.slots, pair)
         return pair
@@ -34,8 +34,8 @@ class Plan:
         key = ("seen", steps.k.tobytes(), steps.positions.tobytes(), r.padding, r.skips_partial_tiles, r.mask_positions,
                *rules, *more)
         if key not in problem.cache:
-            p, count = self._pair(problem, r.mask_positions), problem.slots.count
-            seen = np.ones((*steps.k.shape, count, count), bool)
+            p = self._pair(problem, r.mask_positions)
+            seen = np.ones((*steps.k.shape, problem.slots.count, problem.key_slots.count), bool)
             for rule in rules:
                 seen &= rule(c, p)
             twice = seen & r.first_keys(c, p)
@@ -43,7 +43,7 @@ class Plan:
                 seen |= rule(c, p)
             seen &= r.padding(c, p)
             if r.skips_partial_tiles:
-                plain = Pair(problem.slots, steps)
+                plain = self._pair(problem, ())
                 tokens = np.maximum(plain.query.position, plain.content.position) < c.tokens
                 seen &= ~((seen & tokens).sum((2, 3)) < tokens.sum((2, 3)))[:, :, None, None]
             problem.cache[key] = seen[:, :, None], np.where(twice, np.log(2), 0)[:, :, None]
@@ -57,7 +57,7 @@ class Plan:
         key = ("bias", self.steps.positions.tobytes(), r.direction, r.bias, r.slope_head, r.bias_head, r.bias_positions)
         if key not in problem.cache:
             p = self._pair(problem, r.bias_positions)
-            shape = (*self.steps.k.shape, problem.slots.count, problem.slots.count)
+            shape = (*self.steps.k.shape, problem.slots.count, problem.key_slots.count)
             query, key_at = (np.broadcast_to(place.position, shape) for place in (p.query, p.key))
             if c.alibi:
                 slopes = problem.slopes[r.slope_head(c, heads)][:, None, None]

@@ -31,6 +31,7 @@ class Case:
     kv_heads: int = 4
     dim: int = 16
     value_dim: int = 16  #: of V, and of out
+    queries: int = 0  #: the last of the tokens; 0: all
     batch: int = 1  #: sequences; heads and kv_heads are those of all of them, one sequence after the other
     causal: bool = False
     window: int = 0  #: keys that a query sees, its own included; 0: all
@@ -53,9 +54,17 @@ class Case:
         return f"{self.name}.{self.run}" if self.run > 1 else self.name
 
     @property
+    def first_query(self) -> int:
+        return self.tokens - self.queries if self.queries else 0
+
+    def rows_of(self, array: str) -> int:
+        return self.tokens if array in ("k", "v", "dk", "dv") else self.tokens - self.first_query
+
+    @property
     def by_name_only(self) -> bool:
         """Few attentions have it: it is left out where no case is named."""
-        return self.decodes or self.softcap > 0 or self.block != () or self.batch > 1 or self.value_dim != self.dim
+        return self.decodes or self.softcap > 0 or self.block != () or self.batch > 1 or self.value_dim != self.dim or (
+            self.queries > 0)
 
     @property
     def group(self) -> int:
@@ -109,6 +118,8 @@ def every_case(job: Job) -> list[Case]:
             ("decode-few", "one query, and fewer keys than ranks: a rank has none",
              {"causal": True, "decodes": True, "padding": tokens - max(1, job.ranks - 1)}),
             ("batch", "two sequences; causal", {"causal": True, "batch": 2, "heads": 2 * heads, "kv_heads": 2 * heads}),
+            ("more-keys", "the second half of the tokens as queries, all as keys; causal",
+             {"causal": True, "tokens": 2 * tokens, "queries": tokens}),
             ("wide-v", "V of another width than Q and K; causal", {"causal": True, "value_dim": 2 * job.dim}),
         ))
     ]
@@ -133,6 +144,8 @@ def problem_of(case: Case, job: Job, seed: int, layout: Callable[[dict], list] |
     """:param layout: of a placement of one's own: the tokens of each rank, from words about the case"""
     if layout is None:
         return Problem(case, job, seed)
+    if case.queries:
+        raise InputError(f"case {case.name}", "has no placement of one's own for its queries", "leave it out")
     words = {"name": case.name, "ranks": job.ranks, "tokens": case.tokens}
     own = layout({**words, **({"cu_seqlens": list(case.documents)} if case.documents else {})})
     return Problem(case, dataclasses.replace(job, own=own_layout(case.name, case.tokens, job.ranks, own)), seed)
@@ -168,7 +181,7 @@ class Problem:
         def array(shape: tuple[int, ...], stream: int, size: float) -> np.ndarray:
             return rounded(size * random_array(shape, key, stream), "bf16")
 
-        of_query, of_key = (case.heads, case.tokens, case.dim), (case.kv_heads, case.tokens, case.dim)
+        of_query, of_key = (case.heads, case.rows_of("q"), case.dim), (case.kv_heads, case.tokens, case.dim)
         # Scores have a standard deviation of 2.25: large enough for weights to differ, small enough for all keys to
         # count.
         self.q, self.k = array(of_query, 0, 1.5), array(of_key, 1, 1.5)
@@ -184,7 +197,8 @@ class Problem:
         self.bias = array((case.heads, case.tokens, case.tokens), 4, 1) if case.bias else None
         self.slopes = np.array(_alibi_slopes(case.heads)) if case.alibi else None
         self.sinks = 1 + array((case.heads,), 5, 1) if case.sinks else None
-        self.slots, self._shards = Slots(job, case.tokens, case.decodes), {}
+        self.slots, self._shards = Slots(job, case.rows_of("q"), case.decodes), {}
+        self.key_slots = Slots(job, case.tokens) if case.queries else self.slots
         self.cache, self.right = {}, self._dense()  #: tables that rules make; dense attention in double
 
     def given(self, arrays: dict[str, np.ndarray]) -> Problem:
@@ -203,7 +217,7 @@ class Problem:
     def shards(self, name: str) -> np.ndarray:
         """An input, cut into the shards of the ranks."""
         if name not in self._shards:
-            self._shards[name] = self.slots.shards(getattr(self, name))
+            self._shards[name] = (self.key_slots if name in "kv" else self.slots).shards(getattr(self, name))
         return self._shards[name]
 
     def inputs(self) -> dict[str, np.ndarray]:
@@ -226,11 +240,14 @@ class Problem:
                 "hidden_keys": c.padding, "alibi_slopes": self.slopes, "softcap": c.softcap, "sinks": self.sinks,
                 "query_position": c.decodes * (c.tokens - 1)}
         words.update((name, np.array(value).tolist()) for name, value in more.items() if np.any(value))
-        return {**words, "tokens_of_rank": [self.job.tokens_of(rank, c.tokens) for rank in range(self.job.ranks)]}
+        of_ranks = lambda tokens: [self.job.tokens_of(rank, tokens) for rank in range(self.job.ranks)]  # noqa: E731
+        if c.queries:
+            words.update(queries=c.queries, first_query=c.first_query, queries_of_rank=of_ranks(c.queries))
+        return {**words, "tokens_of_rank": of_ranks(c.tokens)}
 
     def _seen(self) -> np.ndarray:
         c, j = self.case, np.arange(self.case.tokens)
-        i = np.maximum(j, c.tokens - 1 if c.decodes else 0)[:, None]
+        i = np.maximum(j[c.first_query :], c.tokens - 1 if c.decodes else 0)[:, None]
         seen = (j >= c.padding) & (i >= 0)
         if c.causal:
             seen &= j <= i
@@ -251,7 +268,7 @@ class Problem:
             slope = 1 - np.tanh(scores / c.softcap) ** 2
             scores = c.softcap * np.tanh(scores / c.softcap)
         if c.alibi:
-            scores = scores - self.slopes[:, None, None] * abs(i[:, None] - i)
+            scores = scores - self.slopes[:, None, None] * abs(i[c.first_query :, None] - i)
         if c.bias:
             scores = scores + self.bias
         scores = np.where(self._seen(), scores, -INF)
@@ -265,7 +282,7 @@ class Problem:
         ds = p * (self.dout @ v.swapaxes(1, 2) - delta) * slope
         over_group = lambda x: x.reshape(c.kv_heads, c.group, c.tokens, -1).sum(1)  # noqa: E731
         lse = np.where(l > 0, m + np.log(l), -INF)[..., None]
-        # Of the bias, and of the sinks: what each query gives, [heads, tokens, ...].
+        # What each query gives to the gradient of the bias, or of the sinks: [heads, tokens, ...].
         self.parts = {"dbias": ds} if c.bias else {"dsinks": -np.exp(sinks[:, None, None] - lse) * delta} if c.sinks else {}
         return {"out": out, "lse": lse, "dq": c.scale * ds @ k,
                 "dk": over_group(c.scale * ds.swapaxes(1, 2) @ self.q), "dv": over_group(p.swapaxes(1, 2) @ self.dout)}

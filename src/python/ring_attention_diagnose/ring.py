@@ -226,7 +226,7 @@ class _Batch:
                 some = np.flatnonzero(rows[:, rank] != NO_RANK)
                 where = some, rows[some, rank]
                 total[where] = rounded(r.add_dkdv(total[where], parts[some, rank, step], step), kept_in)
-        return self.over_groups(self.slots.joined(total))
+        return self.over_groups(self.problem.key_slots.joined(total))
 
     def over_groups(self, of_query_heads: np.ndarray) -> np.ndarray:
         c, batch = self.c, np.arange(len(self.plans))

@@ -49,22 +49,23 @@ class Steps:
 class Place:
     """Tokens in shards, by arrays that broadcast to [R, T, N, N]."""
 
-    def __init__(self, rank: np.ndarray, slot: np.ndarray, position: np.ndarray):
-        self.rank, self.slot, self.position = rank, slot, position
+    def __init__(self, slots: Slots, rank: np.ndarray, slot: np.ndarray, position: np.ndarray, first: int = 0):
+        self.slots, self.rank, self.slot, self.position = slots, rank, slot, position + first
+        self.first = first  #: the position of the first one
 
 
 class Pair:
     """Queries, the keys as the mask takes them to be, and the keys that really are there."""
 
-    def __init__(self, slots: Slots, steps: Steps):
-        ranks, slot = np.arange(slots.ranks)[:, None, None, None], np.arange(slots.count)
+    def __init__(self, slots: Slots, keys: Slots, first_query: int, steps: Steps):
+        ranks, slot, row = np.arange(slots.ranks)[:, None, None, None], np.arange(keys.count), np.arange(slots.count)[:, None]
         self.direction = steps.direction
-        of = lambda table: Place(table[:, :, None, None], slot, slots.position[table][:, :, None])  # noqa: E731
-        self.query = Place(ranks, slot[:, None], slots.position[:, None, :, None])
+        of = lambda table: Place(keys, table[:, :, None, None], slot, keys.position[table][:, :, None])  # noqa: E731
+        self.query = Place(slots, ranks, row, slots.position[:, None, :, None], first_query)
         if slots.one_query:
-            self.query = Place(ranks, 0 * slot[:, None], 0 * slot[:, None] + slots.tokens - 1)
+            self.query = Place(slots, ranks, 0 * row, 0 * row + slots.tokens - 1)
         self.key, self.content = of(steps.positions), of(steps.k)
-        self.in_place_of_key = Place(ranks, slot, slots.position[:, None, None])  #: what the query's rank has there
+        self.in_place_of_key = Place(keys, ranks, slot, keys.position[:, None, None])  #: what the query's rank has there
 
     @property
     def on_one_rank(self) -> np.ndarray:

@@ -56,14 +56,14 @@ _tables("dkdv-own-only", "dk_to dv_to", lambda s: np.where(s.dk_to == s.rank, s.
 
 def _first_tokens(problem, name):
     """Each rank has the first tokens of the sequence."""
-    slots = problem.slots
+    slots = problem.key_slots
     return slots.shards(getattr(problem, name), 0 * slots.position + np.arange(slots.count))
 
 
 def _read_as_heads(problem, name):
     """[tokens, heads] of a rank, read as [heads, tokens]."""
     shards = problem.shards(name).copy()
-    for rank, count in problem.slots.of_ranks():
+    for rank, count in problem.key_slots.of_ranks():
         here = shards[rank, :, :count]
         by_batch = here.reshape(problem.case.batch, -1, *here.shape[1:])
         shards[rank, :, :count] = by_batch.swapaxes(1, 2).reshape(here.shape)
@@ -71,7 +71,7 @@ def _read_as_heads(problem, name):
 
 
 def _zero_without_keys(problem):
-    slots, case = problem.slots, problem.case
+    slots, case = problem.key_slots, problem.case
     has_keys = ((slots.position >= case.padding) & (slots.position < case.tokens)).any(1)
     return problem.shards("q") * has_keys[:, None, None, None]
 
@@ -98,7 +98,7 @@ def _at_slot(slots, place):
 
 
 def _as_placed(placement, slots, place):
-    return slots.placed(placement)[place.rank, place.slot]
+    return place.slots.placed(placement)[place.rank, place.slot] + place.first
 
 
 _moves("mask-local", _at_slot, _at_slot)
@@ -106,9 +106,10 @@ _moves("queries-local", _at_slot)
 _moves("keys-in-rank-order", None, functools.partial(_as_placed, "contiguous"))
 for _placement in PLACEMENTS:
     _moves(f"mask-as-{_placement}", *2 * [functools.partial(_as_placed, _placement)])
-_over_world = lambda slots, place: slots.placed_over_world[place.position]  # noqa: E731
+_over_world = lambda slots, place: place.slots.placed_over_world[place.position - place.first] + place.first  # noqa: E731
 _moves("world-placement", _over_world, _over_world)
-_moves("swapped-axes", *2 * [lambda slots, place: slots.with_swapped_axes[place.rank, place.slot]])
+_moves("swapped-axes", *2 * [lambda slots, place: place.slots.with_swapped_axes[place.rank, place.slot] + place.first])
+_moves("query-offset", lambda slots, place: place.position - place.first)
 _everything = lambda c, p: np.True_  # noqa: E731
 mistake("no-mask", causal=_everything, window=_everything, documents=_everything)
 mistake("causal-strict", causal=lambda c, p: p.key.position < p.query.position)
@@ -131,7 +132,7 @@ def _tiles_of(placement: str, name: str, rule, halves: bool) -> None:
         if slots.job.placement != placement:
             pair.key.rank = pair.query.rank
         if halves:
-            pair.query.slot, pair.key.slot = (2 * place.slot // slots.count for place in (pair.query, pair.key))
+            pair.query.slot, pair.key.slot = (2 * place.slot // place.slots.count for place in (pair.query, pair.key))
 
     mistake(name, mask_positions=change, causal=_remote(rule))
 
@@ -166,12 +167,12 @@ mistake("padding-counted", padding=lambda c, p: p.content.position >= c.padding)
 def _cut_length(name: str, is_cut: Callable) -> None:
     """Some tokens are no keys, and their rows are empty: is_cut(slots, positions, places in shards)"""
     def hide(slots, pair):
-        content = pair.content
-        content.position = np.where(is_cut(slots, content.position, content.slot), slots.tokens, content.position)
+        content, keys = pair.content, pair.content.slots
+        content.position = np.where(is_cut(keys, content.position, content.slot), keys.tokens, content.position)
 
     def cut(slots, case, arrays, steps):
         there = is_cut(slots, slots.position, np.arange(slots.count)) & (slots.position < slots.tokens)
-        for array in arrays:
+        for array in (array for array in arrays if array not in ("dk", "dv")):
             arrays[array][:, slots.position[there]] = -INF if array == "lse" else 0
 
     mistake(name, mask_positions=hide, after_forward=cut, after_backward=cut)
@@ -219,7 +220,7 @@ _moves("alibi-local", _at_slot, _at_slot, "bias_positions")
 
 def _in_order_of_arrival(slots, pair):
     hops = pair.direction * (pair.query.rank - pair.key.rank) % slots.ranks
-    pair.key.position = hops * slots.count + pair.key.slot
+    pair.key.position = hops * pair.key.slots.count + pair.key.slot
 
 
 mistake("bias-on-arrival", directed=True, bias_positions=_in_order_of_arrival)
