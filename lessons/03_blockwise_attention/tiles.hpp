@@ -27,7 +27,7 @@ inline void show_tiles(Lesson& lesson, Index seq, Index block) {
     lesson.say(line);
   }
   const auto n = static_cast<Index>(map.size());
-  lesson.check("the causal mask skips n (n - 1) / 2 of n x n tiles", tiles[0] == n * (n - 1) / 2,
+  lesson.check("the causal mask skips n (n - 1) / 2 of n^2 tiles", tiles[0] == n * (n - 1) / 2,
                std::to_string(tiles[2]) + " full, " + std::to_string(tiles[1]) + " partly masked, " +
                    std::to_string(tiles[0]) + " skipped");
   lesson.record("tile_coverage", map);

@@ -61,8 +61,7 @@ int overlapped_ring_lesson(int argc, char** argv, const Communicator& comm) {
   const AttentionResult<float> got = run_ring(problem, comm, here).result;
   const mpi_counter::Traffic cost = mpi_counter::traffic();
   lesson.say("  " + counted(steps, "step") + ", " + counted(cost.hops, "hop") + ", " +
-             human_bytes(cost.bytes) +
-             " sent by rank 0; each hop starts before a step's compute and is finished after it");
+             human_bytes(cost.bytes) + " sent by rank 0; a hop starts before the compute and ends after it");
 
   lesson.heading("The agreement");
   lesson.check("at step t rank r computes with the K,V of rank (r - t) mod N",

@@ -69,7 +69,7 @@ void show_cost(Lesson& lesson, const RankShare& part, const Result& got) {
   const double gradients_exposed = max_over_ranks(part.comm, gradients.exposed_seconds);
   const double seconds = max_over_ranks(part.comm, got.seconds);
   lesson.say(format(
-      "  sent by all ranks: %s of K,V, %s of dK,dV; exposed %s and %s of %s in all (slowest rank)",
+      "  sent by all ranks: %s of K,V, %s of dK,dV;\n  exposed %s and %s of %s in all (slowest rank)",
       human_bytes(kv_sent).c_str(), human_bytes(gradients_sent).c_str(), human_seconds(kv_exposed).c_str(),
       human_seconds(gradients_exposed).c_str(), human_seconds(seconds).c_str()));
   lesson.record("hops", std::vector<Index>{kv.hops, gradients.hops});

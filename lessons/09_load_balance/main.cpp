@@ -85,9 +85,9 @@ void show_this_run(Lesson& lesson, const Communicator& comm, const RandomProblem
   lesson.say(format(
       "  by pairs, by tiles: critical path over ideal; in a tile %d queries meet the keys of the last.",
       static_cast<int>(tile_queries())));
-  lesson.say(format(
-      "  CPU: that path in seconds of the processor, the least of %d runs; wall: the loop, their median.",
-      repetitions));
+  lesson.say(
+      format("  CPU: that path in seconds of the processor, the least of %d runs; wall: the loop, median.",
+             repetitions));
   lesson.say_if_cores_are_shared("while a rank waits, another one uses its core: wall hides the imbalance.");
   lesson.record("ratio_by_pairs", by_pairs);
   lesson.record("ratio_by_tiles", by_tiles);

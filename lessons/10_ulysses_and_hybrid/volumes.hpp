@@ -53,7 +53,7 @@ class CountingLinks : public Links {
 struct Volume {
   Index all_to_all = 0, ring = 0;
   [[nodiscard]] Index total() const { return all_to_all + ring; }
-  [[nodiscard]] std::string text() const { return std::to_string(all_to_all) + " + " + std::to_string(ring); }
+  [[nodiscard]] std::string text() const { return std::to_string(all_to_all) + "+" + std::to_string(ring); }
   friend bool operator==(const Volume&, const Volume&) = default;
   friend Volume operator-(const Volume& a, const Volume& b) {
     return {a.all_to_all - b.all_to_all, a.ring - b.ring};
@@ -160,7 +160,7 @@ inline void show_failure(Lesson& lesson) {
 
 /// The table of volumes, counted.
 inline void show_volumes(Lesson& lesson) {
-  Table table({"query heads of KV heads", "ranks", "U = 1", "2", "4", "8", "16", "32", "64", "all-gather"});
+  Table table({"Hq of Hkv", "ranks", "U = 1", "2", "4", "8", "16", "32", "64", "all-gather"});
   std::vector<std::vector<Index>> all_to_all, ring;
   std::vector<Index> gathered;
   bool forward = true, backward = true, all = true;

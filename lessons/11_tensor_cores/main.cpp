@@ -54,7 +54,7 @@ void show_forward(Lesson& lesson, const Sizes& sizes, const std::vector<tensor_c
     lengths.push_back(input.shape.seq);
     head.push_back("S = " + std::to_string(lengths.back()));
   }
-  head.insert(head.end(), {"of the previous kernel", "of the peak"});
+  head.insert(head.end(), {"of the previous", "of the peak"});
   Table table(head);
   std::vector<std::vector<double>> rates;
   for (const auto& contender : tensor_cores::contenders(cuda::forward_kernels(), sizes.dim)) {

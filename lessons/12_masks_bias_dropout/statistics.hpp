@@ -104,8 +104,7 @@ inline void show_statistics(Lesson& lesson, const Communicator& comm) {
           equal = equal && (read.view()(0, h, i, key) > 0) == (factor > 0);
         }
   }
-  lesson.check("the mask, read through the ring with one-hot values, is this function for every placement",
-               equal);
+  lesson.check("the mask, read through the ring with one-hot V, is this function for every placement", equal);
 }
 
 }  // namespace ring_attention::lesson_12

@@ -59,8 +59,8 @@ inline void show_failure(Lesson& lesson, Trainee& trainee, const std::vector<Ind
     }
   lesson.print(table);
   lesson.record("sights", rows);
-  lesson.check("accuracy is p + (1 - p) / 64 of the share p that is in sight, within 0.015", largest <= 0.015,
-               format("largest difference %.4f", largest));
+  lesson.check("accuracy is p + (1 - p) / 64 of the share p in sight, within 0.015", largest <= 0.015,
+               format("off by %.4f", largest));
 }
 
 /// Accuracy against context: everything in sight, its own shard of 4, a window of 1024 or 64 tokens.
@@ -92,8 +92,8 @@ inline std::vector<std::vector<double>> show_contexts(Lesson& lesson, Trainee& t
   }
   lesson.print(table);
   lesson.record("contexts", rows);
-  lesson.check("the shard and the window answer what their closed forms say, within 0.015", right,
-               format("largest difference %.4f", largest));
+  lesson.check("the shard and the window answer as their closed forms say, within 0.015", right,
+               format("off by %.4f", largest));
   return rows;
 }
 

@@ -152,8 +152,8 @@ inline void show_step_memory(Lesson& lesson, const Communicator& comm) {
   std::vector<Index> ring, alone;
   bool flat = true;
   if (comm.rank() == 0) {
-    Table table({"a step, 4 layers", "tokens", "one rank with all", "a rank of the ring", "checkpoints",
-                 "the paper's 6 b c h", "the rest, in b c h"});
+    Table table({"4 layers", "tokens", "one rank, all", "a ring's rank", "checkpoints", "paper's 6 b c h",
+                 "rest, b c h"});
     for (const Index count : ranks) {
       ring.push_back(step_peak(static_cast<int>(count), tokens * count));
       alone.push_back(step_peak(1, tokens * count));

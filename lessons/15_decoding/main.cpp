@@ -96,12 +96,11 @@ void show_appendix(Lesson& lesson) {
   lesson.say(format("  B / F as printed, GB/s by TFLOP/s: %.2g; in bytes and FLOP: %.2g bytes for each FLOP",
                     ratio * 1e3, ratio));
   lesson.say(format(
-      "  Attention of one query: 4 c d FLOP for 4 c d bytes, so a ring hides when B >= F; here F / B is %.0f",
-      1 / ratio));
+      "  One query: 4 c d FLOP for 4 c d bytes, so a ring hides when B >= F; here F / B is %.0f", 1 / ratio));
   lesson.say(format("  All matrices of a layer hide hops of shards of at most %.0f tokens", hides));
   lesson.say(
-      "  32 KV heads over 32 devices are 1 head each. Cutting the sequence gains N / Hkv more: 1 here,"
-      " 4 with 8 KV heads");
+      "  32 KV heads over 32 devices are 1 head each.\n"
+      "  Cutting the sequence gains N / Hkv more: 1 here, 4 with 8 KV heads");
   lesson.record("appendix_c", std::vector<double>{ratio, hides});
   lesson.check("a query's attention hides no hop on these devices", ratio < 1 && hides < 100);
 }

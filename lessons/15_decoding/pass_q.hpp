@@ -58,7 +58,7 @@ inline void show_rule(Lesson& lesson) {
   lesson.print(table);
   lesson.record("pass_q", figures);
   lesson.check("the rule takes the faster one, or loses less than 0.5 %", worst < 0.005,
-               format("%d of 14 rows; at most %.2f %% lost", right, worst * 100));
+               format("%d of 14; at most %.2f %% lost", right, worst * 100));
 }
 
 }  // namespace ring_attention::lesson_15

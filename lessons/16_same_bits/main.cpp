@@ -98,9 +98,8 @@ float sum_of(const std::vector<float>& numbers) {
 void show_doubles(Lesson& lesson) {
   const std::vector<float> falling{1, 0x1p-24F, 0x1p-53F, 0x1p-53F}, rising(falling.rbegin(), falling.rend());
   const float a = sum_of<Running<double>>(falling), b = sum_of<Running<double>>(rising);
-  lesson.say(
-      format("  1, 2^-24, 2^-53, 2^-53 added in double, then a float: %.9g; from the last to the first: %.9g",
-             double{a}, double{b}));
+  lesson.say(format("  1, 2^-24, 2^-53, 2^-53 added in double, then a float: %.9g; from last to first: %.9g",
+                    double{a}, double{b}));
   lesson.check("doubles differ more rarely, but they do; the digits do not",
                a != b && sum_of<Exact>(falling) == sum_of<Exact>(rising));
 }
