@@ -232,6 +232,19 @@ TEST(Balance, IsBoundedByTheHeaviestChunk) {
   EXPECT_GE(balance.busiest, 16);
 }
 
+// The other way round there are 2560.
+TEST(Balance, SavesHopsBeforeRanges) {
+  Mask mask;
+  mask.documents =
+      std::make_shared<const Documents>(std::vector<Index>{0, 32, 153, 223, 275, 364, 515, 645, 704});
+  EXPECT_LE(balance_of(balanced(704, 5, mask), mask).hops, 2048);
+}
+
+// To save hops and ranges the last phase may move the finish by 3 %, and the tiles of the busiest rank as well: 9 of 8 is more.
+TEST(Balance, KeepsTheBusiestRankWithinThreePercent) {
+  EXPECT_EQ(balance_of(balanced(576, 6, window(397)), window(397)).busiest, 8);
+}
+
 TEST(Balance, OfLongSequencesDoesNotOverflow) {
   const Balance balance = balance_of(Placement(PlacementKind::contiguous, Index{1} << 36U, 2), Mask{});
   EXPECT_EQ(balance.relative(balance.busiest), 1);

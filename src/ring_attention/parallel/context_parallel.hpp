@@ -114,7 +114,7 @@ class ContextParallel {
   [[nodiscard]] AttentionResult<Value> finish(Forward& forward) const;
   [[nodiscard]] HeldGradients finish(Backward& backward) const;
 
-  /// What the ring of this rank has sent so far; its all-to-alls or all-all_gathers_kv; and both.
+  /// What this rank has sent: over its ring, by its all-to-alls or all-gathers, and in all.
   [[nodiscard]] const TransportStatistics& hops(Channel channel) const {
     return hops_[static_cast<std::size_t>(channel)];
   }

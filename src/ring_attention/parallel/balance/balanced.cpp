@@ -68,7 +68,7 @@ Balance balance_of(const Placement& placement, const Mask& mask) {
   RingWork work(ranks);
   for (int rank = 0; rank < ranks; ++rank) {
     const TokenRanges queries = placement.ranges(rank);
-    balance.ranges = std::max(balance.ranges, std::ssize(queries));
+    balance.ranges = std::max<Index>(balance.ranges, std::ssize(queries));
     for (int owner = 0; owner < ranks; ++owner)
       work.tiles(rank, owner) =
           static_cast<std::int32_t>(visible_tiles(mask, queries, placement.ranges(owner), side));

@@ -98,10 +98,7 @@ void Deal::swap_work(Index one, Index other, std::int32_t sign) {
 }
 
 Index Deal::runs_at(Index one, Index other) const {
-  Index runs = begins_run(one) + begins_run(one + 1) + begins_run(other) + begins_run(other + 1);
-  if (one + 1 == other) runs -= begins_run(other);  // counted twice
-  if (other + 1 == one) runs -= begins_run(one);
-  return runs;
+  return begins_run(one) + begins_run(one + 1) + begins_run(other) + begins_run(other + 1);
 }
 
 void Deal::swap_places(Index one, Index other) {

@@ -74,7 +74,8 @@ class Deal {
     const auto i = static_cast<std::size_t>(chunk);
     return i < rank_of_.size() && (i == 0 || rank_of_[i] != rank_of_[i - 1]);
   }
-  /// The runs that begin with one of two chunks, or behind one.
+  /// The runs that begin with one of two chunks, or behind one: between neighbours of two ranks it counts twice, before a
+  /// swap and after it.
   [[nodiscard]] Index runs_at(Index one, Index other) const;
   [[nodiscard]] std::int32_t& sum(std::vector<std::int32_t>& sums, int rank, Index chunk) const {
     return sums[static_cast<std::size_t>(rank * chunks_->size() + chunk)];
