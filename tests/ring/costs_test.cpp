@@ -22,6 +22,7 @@ TYPED_TEST(RingCosts, SendsGradientsOneHopMoreThanKeysAndValues) {
   EXPECT_EQ(got[0].kv.bytes_sent, (7 - 2) * token);
   EXPECT_EQ(got[2].kv.bytes_sent, (7 - 3) * token);
   for (const auto& result : got.ranks) {
+    EXPECT_EQ(result.forward_kv.messages_sent, 2);
     EXPECT_EQ(result.kv.messages_sent, 2);
     EXPECT_EQ(result.gradient.messages_sent, 3);
     EXPECT_EQ(result.gradient.bytes_sent, 7 * token) << "those of every rank, once";

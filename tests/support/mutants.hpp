@@ -1,5 +1,5 @@
-// Wrong variants that look right. Each is one replaced rule of a small engine, a change at the edges of an engine, or a
-// transport, and a test shows that the check which passes for the right variant fails for it.
+// Wrong variants that look right, which tests of diagnose run. Each is one replaced rule of a small engine, a change at the
+// edges of an engine, or a transport.
 #pragma once
 
 #include <algorithm>
@@ -81,15 +81,7 @@ struct TextbookJoin {
   }
 };
 
-struct StableJoin {
-  template <class T>
-  static T join(T lse, T lse_b) {
-    return std::max(lse, lse_b) + std::log1p(std::exp(-std::abs(lse - lse_b)));
-  }
-};
-
 using OverflowingLseMerge = LseRules<TextbookJoin>;
-using StableLseMerge = LseRules<StableJoin>;
 
 /// Query heads assigned round-robin: h mod Hkv where real models have h / g.
 template <Index KvHeads>
@@ -139,20 +131,6 @@ class EngineWithOwners : public Engine<T> {
   Placement keys_;
   int step_ = 0;
 };
-
-template <class T, class Owners>
-testing::AssertionResult ring_of_owners_agrees(const Problem<T>& problem, int ranks) {
-  const Placement queries(problem.what.kind, problem.what.queries, ranks),
-      keys(problem.what.kind, problem.what.keys, ranks);
-  const MakeForward<T> make = [=](const Scoring& scoring, Index block, View<const T> q,
-                                  const TokenRanges& ranges, View<const T> bias) {
-    int rank = 0;
-    while (queries.ranges(rank) != ranges) ++rank;
-    return std::make_unique<EngineWithOwners<T, Owners>>(
-        make_forward<T, CpuEngine<T>>(scoring, block, q, ranges, bias), Ring{rank, ranks}, keys);
-  };
-  return agrees(run(problem, {.rings = ranks}, DeviceOf<T>(make)), problem);
-}
 
 // ---- the transport -------------------------------------------------------------------------------------
 
