@@ -7,7 +7,9 @@
 
 #include "cpu/every_isa.hpp"
 #include "ring_attention/attention/blockwise.hpp"
+#include "ring_attention/attention/exact/sum.hpp"
 #include "ring_attention/core/allocation.hpp"
+#include "support/masks.hpp"
 #include "support/run.hpp"
 
 namespace ring_attention::test {
@@ -47,6 +49,20 @@ TYPED_TEST(CpuEngineIn, TakesAnyLengths) {
       const Mask mask = queries % 2 == 0 ? Mask{} : Mask::causal(keys - queries);
       expect_agreement<TypeParam>({.queries = queries, .keys = keys, .dim = 20, .scoring = {0.3, mask}});
     }
+}
+
+// A softcap, a bias, dropout, and masks of one to four intervals. A tile has several panels of queries.
+TYPED_TEST(CpuEngineIn, TakesEveryMaskAndTermInSeveralPanels) {
+  std::vector<NamedScoring> all = every_scoring(130, 130, 4, 0.6);
+  all.push_back({"the first panel sees all keys", {0.6, {.left = 70}}});
+  for (const NamedScoring& named : all) {
+    SCOPED_TRACE(named.name);
+    Case what{.group = 2, .queries = 130, .keys = 130, .dim = 5, .scoring = named.scoring};
+    what.scoring.softcap = 2;
+    what.scoring.dropout = {.probability = 0.25, .seed = 3};
+    what.bias_batch = what.bias_heads = 1;
+    expect_agreement<TypeParam>(what);
+  }
 }
 
 // With one key of 1, lse is the score: the kernels' tanh, near 0, where its two formulas meet, and where it is 1.
@@ -171,6 +187,17 @@ TYPED_TEST(CpuEngineIn, ReportsProgressAfterEveryTileAndAllocatesNothing) {
   engine.accumulate({problem.k, problem.v, whole(50)}, [&] { ++reports; });
   EXPECT_GE(reports, 2 * 2 * 2);
   EXPECT_EQ(allocation::count(), allocations);
+}
+
+// A tile of two keys is in the first interval of one query and in the second of the other: two terms of dQ.
+TEST(SameBits, TakeMoreTermsThanANarrowSumHolds) {
+  constexpr Index keys = 1030;
+  static_assert(keys / 2 <= ExactFormat::most_terms && keys - 4 > ExactFormat::most_terms);
+  Case what{.kv_heads = 1, .queries = 2, .keys = keys, .dim = 1, .scoring = {0.5}};
+  what.scoring.mask.sets = std::make_shared<const MaskSets>(
+      MaskSets{.rows = {{0, 1}, {2, keys}, {0, keys - 2}, {keys - 1, keys}}, .width = 2});
+  const auto problem = make_gradient_problem<float>(what);
+  EXPECT_TRUE(agrees(run(problem, {.tile = 2}, CpuDevice<float>({.same_bits = 2})), problem));
 }
 
 }  // namespace

@@ -95,6 +95,28 @@ TEST(Products, AreThoseOfEveryInstructionSet) {
   });
 }
 
+/// A row (x, x) times columns (-x, x): without a fused multiply-add both products are rounded alike, and nothing is left.
+template <class T>
+void expect_fused(Isa isa) {
+  constexpr T unit = std::numeric_limits<T>::epsilon();
+  Matrices<T> in({.rows = 1, .columns = 129, .depth = 2, .a_transposed = false, .b_transposed = false});
+  in.a.fill(1 + unit);
+  in.b.fill(1 + unit);
+  in.c.fill(0);
+  for (Index j = 0; j < 129; ++j) in.b.data()[j] = -1 - unit;
+  kernels<T>(isa).add_product(
+      product_of({.rows = 1, .columns = 129, .depth = 2, .a_transposed = false, .b_transposed = false}, in));
+  const bool fuses = isa != Isa::x86_64 && isa != Isa::generic;
+  EXPECT_EQ(std::ranges::count(in.c.view().elements().first(129), fuses ? unit * unit : T{0}), 129);
+}
+
+TEST(Products, AreFusedWhereTheInstructionSetCan) {
+  for_each_isa([](Isa isa) {
+    expect_fused<float>(isa);
+    expect_fused<double>(isa);
+  });
+}
+
 // So it makes no difference how the rows of a batch are distributed.
 TEST(Products, GiveARowTheSameBitsAloneAsAmongOthers) {
   for_each_isa([](Isa isa) {
