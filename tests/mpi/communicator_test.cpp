@@ -74,6 +74,16 @@ TEST_F(Comm, TheBadInputOfOneRankIsThrownOnAll) {
   }
 }
 
+TEST_F(Comm, ARankWithoutMemoryIsNamedOnAll) {
+  const int last = comm.size() - 1;
+  const std::string message = agreed([&] {
+    agree(comm, [&] {
+      if (comm.rank() == last) throw std::bad_alloc();
+    });
+  });
+  EXPECT_TRUE(message.starts_with("rank " + std::to_string(last) + " is out of memory")) << message;
+}
+
 TEST_F(Comm, TheErrorOfTheLowestRankIsThrownOnAll) {
   const std::string message = agreed([&] {
     agree(comm, [&] {
