@@ -67,7 +67,7 @@ TEST(WrongTerms, AreNoticed) {
   EXPECT_TRUE(agrees(run_pairs(problem, 3, nothing_wrong, nothing_wrong), problem));
   for (const lesson_12::Wrong& wrong : lesson_12::every_mistake) {
     const Mistake mistake = wrong.mistake;
-    // Sums over ranks, which are wrong in ../ring/terms_test.cpp.
+    // Sums over ranks: right here.
     if (mistake == "local-table" || mistake == "local-sink-gradient") continue;
     EXPECT_FALSE(agrees(run_pairs(problem, 3, mistake, mistake), problem)) << mistake;
     EXPECT_EQ(agrees(run_pairs(problem, 1, mistake, mistake), problem), wrong.needs_ranks)

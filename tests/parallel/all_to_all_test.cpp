@@ -137,9 +137,11 @@ TEST(LoopbackAllToAll, TheSimulatedLinkTakesItsTime) {
       pieces.receive.push_back(std::span(theirs).subspan(static_cast<std::size_t>(other * bytes), bytes));
     }
     LoopbackAllToAll link(world, rank, {1, ranks});
+    const auto begin = std::chrono::steady_clock::now();
     link.all_to_all(pieces);
+    const std::chrono::duration<double> all = std::chrono::steady_clock::now() - begin;
     EXPECT_GE(link.statistics().exposed_seconds, 0.75 * seconds);
-    EXPECT_LE(link.statistics().exposed_seconds, 3 * seconds);
+    EXPECT_LE(link.statistics().exposed_seconds, all.count());
   });
 }
 

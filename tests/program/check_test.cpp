@@ -122,7 +122,7 @@ TEST_F(CheckResults, SomeRowsAndSomeKeysOfALongSequence) {
   const TokenRanges own = contiguous(seq, comm_.rank(), comm_.size());
   const Tensor<float> q = rows_of(all_q, own), grad_out = rows_of(all_grad_out, own);
   const TermArrays<Tensor<float>> no_terms;
-  const AttentionResult<float> forward{rows_of(right.out, own), rows_of(right.lse, own)};
+  AttentionResult<float> forward{rows_of(right.out, own), rows_of(right.lse, own)};
   Gradients<float> gradients{rows_of(slopes.q, own), rows_of(slopes.k, own), rows_of(slopes.v, own)};
   RankResults<float> results{own, own, &q, &no_terms, &forward, &grad_out, &gradients};
   const auto check = [&] {
@@ -151,6 +151,16 @@ TEST_F(CheckResults, SomeRowsAndSomeKeysOfALongSequence) {
     gradients.v = rows_of(slopes.v, own);
   }
 
+  for (const auto& [spoilt, array] :
+       {std::pair{Result::out, &forward.out}, {Result::lse, &forward.lse}, {Result::dq, &gradients.q}}) {
+    const Tensor<float> unspoilt = array->clone();
+    for (float& x : array->view().elements()) x = spoils ? x * 0.8F : x;
+    RankReport report = check();
+    for (const Result result : {Result::out, Result::lse, Result::dq})
+      EXPECT_EQ(report.error(result).ok, !spoils || result != spoilt)
+          << result_name(static_cast<std::size_t>(spoilt));
+    *array = unspoilt.clone();
+  }
   if (spoils) gradients.k.data()[0] += 1;
   RankReport report = check();
   EXPECT_EQ(report.error(Result::dk).ok, !spoils);

@@ -1,4 +1,5 @@
-// A flag that changes nothing is an error: each option of each command, alone and with the flag that it needs.
+// Each option of each command is taken alone, or with the flag that it needs, without which it is an error. (That a flag
+// which is taken changes something: tests/cli.)
 #include <gtest/gtest.h>
 
 #include <fstream>
