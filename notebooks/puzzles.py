@@ -345,11 +345,17 @@ def judge_4(picture, hop_of):
     _forward(picture, deal, lambda v: _ring(deal, v, hop=hop_of))
 
 
+def _check_hops(sent, due):
+    if sent > due:
+        raise NotYet("the numbers are right, and K,V make N hops, not N - 1: after the last step nothing needs them")
+    if sent < due:
+        raise NotYet("the numbers are right, and a rank computes with what no `hop` has brought to it")
+
+
 def judge_5(picture, ring):
     deal = _Deal("full")
     sent = _forward(picture, deal, lambda v: ring(list(deal.q), list(deal.k), list(v)))
-    if sent > 2 * RANKS * (RANKS - 1):
-        raise NotYet("the results are right, and K,V make N hops, not N - 1: after the last step nothing needs them")
+    _check_hops(sent, 2 * RANKS * (RANKS - 1))
 
 
 def judge_6(picture, seen):
@@ -453,8 +459,7 @@ def judge_9(picture, backward):
         raise NotYet("the lists dq, dk and dv are due")
     _no_picture_of_weights(picture, deal)
     _judge_gradients(deal, *found)
-    if _board.sent > 2 * RANKS * (2 * RANKS - 1):
-        raise NotYet("the gradients are right, and K,V make N hops, not N - 1: after the last step nothing needs them")
+    _check_hops(_board.sent, 2 * RANKS * (2 * RANKS - 1))
 
 
 def judge_10(picture, for_query_heads, of_kv_heads):

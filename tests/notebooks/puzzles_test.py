@@ -90,6 +90,44 @@ return finish(state)
 """,
 }
 
+OTHER = {  # other right lines
+    1: "return np.exp(x - np.logaddexp.reduce(x))",
+    2: """
+m = np.maximum(a[1], b[1])
+f, g = (np.nan_to_num(np.exp(x[1] - m)) for x in (a, b))
+return [f * a[0] + g * b[0], m, f * a[2] + g * b[2]]
+""",
+    4: "return held[-1:] + held[:-1]",
+    5: """
+held = list(zip(k, v))
+for step in range(len(q)):
+    states = [merge(state, tile(x, *kv)) for state, x, kv in zip(states, q, held)]
+    held = hop(held) if step < len(q) - 1 else held
+""",
+    7: """
+chunks = np.arange(tokens).reshape(2 * ranks, -1)
+return np.concatenate([chunks[rank], chunks[-1 - rank]]).tolist()
+""",
+    8: """
+p = np.exp(np.where(seen, scale * np.einsum("hid,hjd->hij", q, k), -np.inf) - lse)
+ds = p * np.einsum("hid,hijd->hij", dout, v[:, None] - out[:, :, None])
+""",
+    10: """
+return x[np.arange(heads) * len(x) // heads]
+---
+return np.stack([part.sum(0) for part in np.split(dx, kv_heads)])
+""",
+    11: """
+number = lambda x: (x[:, None] >= starts).sum(1)
+return (number(i)[:, None] == number(j)) & (j <= i[:, None])
+""",
+    12: """
+o, m, l = map(np.stack, zip(*map(tile, [q] * len(k), k, v)))
+f = np.exp(m - m.max(0))
+return (f * o).sum(0) / (f * l).sum(0), m.max(0) + np.log((f * l).sum(0))
+""",
+}
+
 MISTAKES = {  # the line of RIGHT that is changed, into what, and what the judge says
     1: [("e = np.exp(x - x.max())", "e = np.exp(x)", "no maximum is subtracted"),
         ("x.max()", "x.mean()", "something smaller than the maximum is subtracted"),
@@ -120,6 +158,8 @@ MISTAKES = {  # the line of RIGHT that is changed, into what, and what the judge
         ("k, v = hop(k), hop(v)", "v = hop(v)", "V travels, K stays"),
         ("k, v = hop(k), hop(v)", "pass", "every step uses the rank's own K,V"),
         ("if step + 1 < len(q)", "if True", "K,V make N hops, not N - 1"),
+        ("tile(q[r], k[r], v[r]))\n    if step + 1 < len(q):\n        k, v = hop(k), hop(v)", "tile(q[r], k[step], v[step]))",
+         "a rank computes with what no `hop` has brought"),
         ("merge(states[r], tile(q[r], k[r], v[r]))", "tile(q[r], k[r], v[r])", "each step overwrites the result")],
     6: [("(rank - step)", "(rank + step)", "the owner of a parcel is taken as (r + t) mod N"),
         ("where[owner] <= where[rank][:, None]", "where[owner] < where[rank][:, None]", "does not see its own key"),
@@ -198,6 +238,10 @@ class Puzzles(unittest.TestCase):
             self.assertEqual(said(filled(number, lines)),
                              f"Puzzle {number}: right. {number} of 12 puzzles are solved.\n")
         exec("".join(CELLS[-1]["source"]), {"left": puzzles.left})
+
+    def test_other_right_lines_are_right(self):
+        for number, lines in OTHER.items():
+            self.assertIn(": right.", said(filled(number, lines)), number)
 
     def test_a_mistake_is_named(self):
         self.assertEqual(set(MISTAKES), set(puzzles.DUE))
