@@ -101,9 +101,9 @@ class Choice:
             self.add(None, r"docs\.links")
         elif file.startswith("tests/") and file.endswith("_test.cpp"):
             self.add_source_of_test(file)
-        elif file.startswith("tests/") and file.endswith("_test.py"):
-            target = {"cli": "ring-attention", "python": "ring_attention_python"}.get(part[1])
-            self.add(target, rf"{part[1]}\.{part[-1].removesuffix('_test.py')}")
+        elif file.startswith("tests/") and file.endswith(("_test.py", "_test.sh")):
+            target = {"cli": "ring-attention", "install": "ring-attention", "python": "ring_attention_python"}.get(part[1])
+            self.add(target, rf"{part[1]}\.{part[-1][:-len('_test.py')]}")
         elif file.startswith("tests/") and file.endswith((".hpp", ".cpp")):
             header = file.removeprefix("tests/").replace(".cpp", ".hpp")
             reach = [test for test in files("tests/*/**/*_test.cpp") if header in included_by(test)]

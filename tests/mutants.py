@@ -5,8 +5,8 @@
     mutants.py --changed BASE --minutes 5     those whose file or test differs from a commit, as long as there is time
 
 A row: name, file, text, replacement, test. `\\n`, `\\t` and `\\\\` are escapes. The test is a name of CTest (unit.cpu.value_dim_test),
-whose program alone is built, or a script (tests/diagnose/diagnosis_test.py), which builds nothing: it takes the compiled
-module. A test has to pass without a mistake first.
+whose program alone is built, or a script with its arguments (tests/diagnose/diagnosis_test.py), which builds nothing: it takes
+the compiled module. A test has to pass without a mistake first.
 
 The mistake is in the checkout itself and in build/release (RING_ATTENTION_BUILD: another folder) for as long as its test
 runs: nothing else may be built there meanwhile. Whatever ends this, the text comes back, after a kill -9 by the next call.
@@ -45,9 +45,12 @@ def unescaped(text):
 def source_of(test):
     """The file of a test of CTest, or of a script. A number behind the name is a part of the file."""
     if "/" in test:
-        return test
+        return test.split()[0]
     kind, *words = re.sub(r"\.(np)?\d+$", "", test).split(".")
-    return f"tests/{'/'.join(words)}.cpp" if kind in ("unit", "mpi", "long") else f"tests/{kind}/{'.'.join(words)}_test.py"
+    if kind in ("unit", "mpi", "long"):
+        return f"tests/{'/'.join(words)}.cpp"
+    script = f"tests/{kind}/{'.'.join(words)}_test"
+    return script + (".sh" if (ROOT / f"{script}.sh").is_file() else ".py")
 
 
 def faults():
@@ -108,11 +111,14 @@ def package():
     return build
 
 
-def run_script(script):
+def run_script(words):
     cache = BUILD / "CMakeCache.txt"  # the Python for which the module is built, and which has NumPy
     python = re.search(r"^Python_EXECUTABLE:\w+=(.+)", cache.read_text() if cache.exists() else "", re.MULTILINE)
-    return run([python[1] if python else sys.executable, script], PYTHONDONTWRITEBYTECODE="1",
-               RING_ATTENTION_BUILD=str(package()), MPIRUN=os.environ.get("MPIRUN") or str(BUILD / "mpirun"))
+    script, *arguments = words.split()
+    program = "sh" if script.endswith(".sh") else python[1] if python else sys.executable
+    return run([program, script, *arguments], PYTHONDONTWRITEBYTECODE="1", RING_ATTENTION_SOURCE=str(ROOT),
+               RING_ATTENTION_BUILD=str(package() if script.startswith("tests/python/") else BUILD),
+               MPIRUN=os.environ.get("MPIRUN") or str(BUILD / "mpirun"))
 
 
 def build_for(tests):

@@ -36,24 +36,13 @@ def complaints(texts, release):
         yield f"docs/CHANGELOG.md: the heading {heading} has no date; write '{version}, YEAR-MONTH-DAY'"
 
 
-def rules_that_fail():
-    """Each of these must be complained about, or this test cannot fail."""
-    right = (*4 * ("1.2.3",), "1.2.3, 2026-01-31")
-    wrong = [(*right[:i], other, *right[i + 1:]) for other in ("1.2.4", None) for i in range(5)]
-    for texts, release, expected in [(right, True, False), *((texts, False, True) for texts in wrong),
-                                     ((*right[:4], "1.2.3, not released"), False, False),
-                                     ((*right[:4], "1.2.3, not released"), True, True)]:
-        if bool(list(complaints(texts, release))) != expected:
-            yield f"this test is wrong about {texts}"
-
-
 def main():
     regex = found("pyproject.toml", r"^regex = '(.*)'$").replace("?P<value>", "")
     texts = (found("CMakeLists.txt", r"^project\([^)]*\bVERSION (\S+)"), found("CITATION.cff", r"^version: (\S+)$"),
              found("CMakeLists.txt", regex),
              found("src/python/ring_attention_diagnose/__init__.py", r'^__version__ = "(.*)"$'),
              found("docs/CHANGELOG.md", r"^## (.*)$"))
-    wrong = [*rules_that_fail(), *complaints(texts, "release" in sys.argv[1:])]
+    wrong = list(complaints(texts, "release" in sys.argv[1:]))
     print("\n".join(wrong) or f"version {texts[0]}")
     return 1 if wrong else 0
 

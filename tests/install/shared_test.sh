@@ -24,4 +24,4 @@ mv "$work/moved" "$work/build"
 RING_ATTENTION_BUILD=$work/build
 LD_LIBRARY_PATH=$(dirname "$(find "$work/prefix" -name 'libring_attention.*' | head -n 1)") # pkg-config gives no rpath
 export RING_ATTENTION_BUILD LD_LIBRARY_PATH
-sh "$RING_ATTENTION_SOURCE/tests/install/install_test.sh" "$@"
+sh "$RING_ATTENTION_SOURCE/tests/install/find_package_test.sh" "$@"

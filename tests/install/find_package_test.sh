@@ -2,7 +2,7 @@
 # Installs the build into a prefix of its own, builds another project against it with
 # find_package(ring_attention), and runs that project's programs alone and on three ranks.
 #
-#     install_test.sh CXX_COMPILER [CXX_FLAGS]      with the environment that tests/CMakeLists.txt gives
+#     find_package_test.sh CXX_COMPILER [CXX_FLAGS]      with the environment that tests/CMakeLists.txt gives
 set -eu
 
 work=$(mktemp -d)
