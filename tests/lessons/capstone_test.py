@@ -34,18 +34,18 @@ SOME = (
      "level 1 full: FAIL | rank 1 of 3 ended ", "with exit code 1"),
     ("    return o / l, m + np.log(l)", "    return o, m + 2 * np.log(l)",
      "level 1 full: FAIL | out is not divided by l; lse.npy does not fit this"),
-    ('"lse": lse[..., 0]', '"lse": 1.1 * lse[..., 0]',
-     "level 1 full: FAIL | all but lse is right; lse.npy does not fit this"),
     ("    results = {",
-     "    import os\n    if rank == 1:\n        o = o[:: -1 if os.path.exists(__file__ + '.ran') else 1]\n"
+     "    import os\n    if rank == 1:\n        os.path.exists(__file__ + '.ran') and sys.exit(1)\n"
      "        open(__file__ + '.ran', 'w').close()\n    results = {",
      "level 1 full: FAIL | in run 2 of 2, and not before (a race?): "),
+)
+WRONG = (
+    ('"lse": lse[..., 0]', '"lse": 1.1 * lse[..., 0]',
+     "level 1 full: FAIL | all but lse is right; lse.npy does not fit this"),
     ("new_m = np.maximum(m, scores.max(2, keepdims=True))", "new_m = np.zeros_like(m)",
      "level 2 causal: FAIL | with large scores: the maximum starts at a finite number"),
     ("    return scores\n", "    scores[..., min(map(len, positions)):] = -np.inf\n    return scores\n",
      "level 3 placement: FAIL | with uneven shards: wrong"),
-)
-WRONG = (
     ("    for step in range(ranks):\n        owner = (rank - step) % ranks\n        scores",
      "    for step in range(ranks - 1):\n        owner = (rank - step) % ranks\n        scores",
      "level 1 full: FAIL | N - 1 steps: the last parcel of K,V is never used"),
@@ -128,6 +128,11 @@ if test "$1" = 0; then
 fi
 until test -e "$shared/end"; do sleep 0.01; done
 """
+FAILS_IF_UNEVEN = """#!/bin/sh
+if grep -q "^tokens 23$" "$3/case.txt"; then exit 1; fi
+exec "$(dirname "$0")/ring" "$@"
+"""
+CASES = ["full", "causal, large", "causal, uneven", "gqa, uneven", "gqa, uneven, large"]
 failures = 0
 
 
@@ -147,9 +152,9 @@ def expect(holds, what, seen):
 
 def expect_levels(folder, level):
     code, text = judge(folder)
-    passed = re.findall(r"^level \d \w+: PASS \| [\w, ]+ on 3 and 4 ranks$", text, re.MULTILINE)
+    passed = re.findall(r"^level \d \w+: PASS \| (.+), on 3 and 4 ranks$", text, re.MULTILINE)
     last = text.splitlines()[-1]
-    expect((code, len(passed), last) == (0 if level == 5 else 1, level, f"capstone: level {level} of 5"),
+    expect((code, passed, last) == (0 if level == 5 else 1, CASES[:level], f"capstone: level {level} of 5"),
            f"{folder.parent.name}/{folder.name} reaches level {level}", [code, text])
     return text
 
@@ -207,6 +212,9 @@ with tempfile.TemporaryDirectory() as name:
     expect_page(place / "clone")
     shutil.copytree(SOLUTIONS / "cpp", place / "solutions/cpp")  # it is compiled there
     expect_levels(place / "solutions/cpp", 5)
+    (place / "solutions/cpp/build").unlink()
+    (place / "solutions/cpp/run").write_text(FAILS_IF_UNEVEN, encoding="utf-8")
+    expect("FAIL | with uneven shards: " in expect_levels(place / "solutions/cpp", 2), "shards are uneven", [])
     shutil.copytree(LESSON / "start", place / "start")
     for language in ("python", "cpp") if LONG else ("python",):
         text = expect_levels(place / "start" / language, 0)

@@ -163,6 +163,12 @@ WRONG = {
             "a NaN makes the sum NaN, in any order")],
 }
 
+ENDS_WITH_ONE = """
+#include <cstdio>
+#include <cstdlib>
+struct Ends { ~Ends() { std::fflush(nullptr), std::_Exit(1); } };
+inline const Ends ends;
+"""
 failures = 0
 # As exercise.sh looks for it.
 HAS_NUMPY = any(shutil.which(python) and subprocess.run([python, "-c", "import numpy"], capture_output=True).returncode == 0
@@ -216,6 +222,10 @@ with tempfile.TemporaryDirectory() as name:
         expect(code == 1 and said, f"`{wrong}` for `{right}`: {words}", [code, *lines])
         for mistake in named if HAS_NUMPY or NUMBER < "05" else ():
             expect(any(f": {mistake}" in line for line in lines), f"it is named: {mistake}", lines)
+    if NUMBER == "01":  # every check passes, and the program ends with an error
+        copy.write_text(idea + ENDS_WITH_ONE, encoding="utf-8")
+        code, lines = judge(copies)
+        expect(code == 1 and lines[-1].endswith("exit code 1; see above"), "an exit code counts", [code, *lines])
     if LONG:
         copy.write_text(idea, encoding="utf-8")
         code, lines = judge(copies)
