@@ -53,12 +53,6 @@ class Values(unittest.TestCase):
                     if want is not None:
                         self.assert_near(one, want, 1e-12 * max(1, np.abs(want).max(initial=0)), "d" + name)
 
-    def test_a_wrong_mask_is_noticed(self):
-        q, k, v, _ = arrays(1, 2, 9, 4)
-        wanted = reference.attention(q, k, v, causal=True)[0]
-        self.assertFalse(largest_difference(ra.attention(q, k, v).out, wanted) <= 1e-3)
-        self.assertFalse(largest_difference(ra.attention(q, k, v, causal=True, q_offset=1).out, wanted) <= 1e-3)
-
     def test_two_three_and_four_dimensions(self):
         four = arrays(1, 1, 11, 8)
         whole = ra.attention(*four[:3], causal=True)
@@ -149,6 +143,8 @@ class Values(unittest.TestCase):
             whole = ra.attention(q, k, v, **words)
             back = ra.attention_backward(grad[:, :, rows], q[:, :, rows], k, v, whole.out[:, :, rows], whole.lse[:, :, rows],
                                          positions=(rows, np.arange(40)), **words)
+            due = ra.attention_backward(grad, q, k, v, *whole, **words)
+            self.assert_near(back.q, due.q[:, :, rows], 1e-11, words)
             got = ra.merge(*(ra.attention(q[:, :, rows], k[:, :, part], v[:, :, part], positions=(rows, part), **words)
                              for part in parts))
             self.assert_near(got.out, whole.out[:, :, rows], 1e-12, words)
@@ -157,6 +153,7 @@ class Values(unittest.TestCase):
                 own = ra.attention_backward(grad[:, :, rows], q[:, :, rows], k[:, :, part], v[:, :, part], *got,
                                             positions=(rows, part), **words)
                 self.assert_near(own.k, back.k[:, :, part], 1e-11, words)
+                self.assert_near(own.v, back.v[:, :, part], 1e-11, words)
         for wrong in ((rows, [0]), (rows, -np.arange(40)), ([0], np.arange(40))):
             with self.assertRaisesRegex(ValueError, "positions: give "):
                 ra.attention(q[:, :, rows], k, v, positions=wrong)
