@@ -85,7 +85,7 @@ class Torch(unittest.TestCase):
 
     def ends(self, case):
         """The errors of the ranks of a job that must end by itself, except for those of rank 1."""
-        limit = 2 * float(os.environ.get("RING_ATTENTION_SLOWNESS", 1))
+        limit = 2 * harness.SLOWNESS
         environment = {**harness.ENVIRONMENT, "RING_ATTENTION_TIMEOUT": str(limit), "GLOO_SOCKET_IFNAME": "lo"}
         with tempfile.TemporaryDirectory() as folder:
             command = [sys.executable, str(harness.HERE / "group_torch.py"), case, folder]
@@ -121,7 +121,7 @@ class OverMpi4py:
                 self.assertEqual(of_mpi(size, "group_mpi4py.py", "bits", python=self.python), of_mpi(size))
 
     def test_no_rank_waits_without_end(self):
-        limit = 2 * float(os.environ.get("RING_ATTENTION_SLOWNESS", 1))
+        limit = 2 * harness.SLOWNESS
         harness.ENVIRONMENT["RING_ATTENTION_TIMEOUT"] = str(limit)
         self.addCleanup(harness.ENVIRONMENT.pop, "RING_ATTENTION_TIMEOUT")
         done = harness.run(3, "group_mpi4py.py", "missing", python=self.python)

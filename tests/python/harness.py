@@ -11,6 +11,7 @@ HERE = Path(__file__).resolve().parent
 BUILD = Path(os.environ.get("RING_ATTENTION_BUILD") or HERE.parents[1] / "build/release").resolve()
 PACKAGE = BUILD / "python"
 MPIRUN = os.environ.get("MPIRUN") or str(BUILD / "mpirun")
+SLOWNESS = float(os.environ.get("RING_ATTENTION_SLOWNESS", 1))  # of the machine: limits are longer
 ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{PACKAGE}{os.pathsep}{HERE}", "OMP_NUM_THREADS": "1"}
 if "MPI4PY_FOLDER" in os.environ:
     for _variable in ("PYTHONPATH", "LD_LIBRARY_PATH"):
@@ -45,7 +46,7 @@ def run(ranks, script, *arguments, limit=60, python=sys.executable, **words):
     """Runs `python SCRIPT ARGUMENTS` on some ranks. Another `python` has the launcher of its MPI next to it."""
     launcher = [MPIRUN] if python == sys.executable else [str(Path(python).with_name("mpiexec")), "--oversubscribe"]
     command = [*launcher, "-n", str(ranks), python, str(HERE / script), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, timeout=limit,
+    return subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, timeout=limit * SLOWNESS,
                           stdin=subprocess.DEVNULL, **words)
 
 

@@ -1,7 +1,6 @@
 """comm=, with communicators of mpi4py. MPI4PY_FOLDER in the environment names a folder that has it (docs/python.md)."""
 
 import concurrent.futures
-import os
 import subprocess
 import sys
 import unittest
@@ -62,7 +61,7 @@ class Mpi4py(unittest.TestCase):
         self.well(2, "mpi4py", "many")
 
     def test_no_rank_waits_without_end(self):
-        seconds = 2 * float(os.environ.get("RING_ATTENTION_SLOWNESS", 1))
+        seconds = 2 * harness.SLOWNESS
         harness.ENVIRONMENT["RING_ATTENTION_TIMEOUT"] = str(seconds)
         self.addCleanup(harness.ENVIRONMENT.pop, "RING_ATTENTION_TIMEOUT")
         waited = f"ring_attention: waited {seconds:g} s for "

@@ -102,7 +102,7 @@ class Ranks(unittest.TestCase):
 
     def test_no_rank_waits_without_end(self):
         """A rank that does not come is an exception on the others. One that leaves a call ends the job."""
-        timeout = 2 * float(os.environ.get("RING_ATTENTION_SLOWNESS", 1))
+        timeout = 2 * harness.SLOWNESS
         no_call = f"ring_attention: waited {timeout:g} s for rank %d, which did not make this call"
         not_moved = rf"\[rank 0\] error: nothing moved for {timeout:g} s: exchange, step 1, peer 2; a peer has " \
                     "stopped, or is slower than RING_ATTENTION_TIMEOUT"
