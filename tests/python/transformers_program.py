@@ -75,6 +75,25 @@ def models(rank, group):
     yield found
 
 
+def dropouts(rank, group):
+    """(Positions and logits of this rank, in training, with another seed, and in evaluation; the words of each layer's call.)"""
+    from ring_attention import transformers as adapter
+
+    calls, computed = [], adapter.ring_attention
+    adapter.ring_attention = lambda *arrays, **words: (calls.append((words["dropout"], words["seed"])), computed(*arrays, **words))[1]
+    tokens = torch.randint(0, 64, (1, SEQ), generator=torch.Generator().manual_seed(1))
+    model, found = make("llama"), []
+    for layer in model.model.layers:
+        layer.self_attn.attention_dropout = 0.3
+    for seed, trains in ((7, True), (8, True), (7, False)):
+        model.train(trains)
+        part = adapter.shard(model, tokens, seed=seed, group=group)
+        calls.clear()  # those of the probe
+        with torch.no_grad():
+            found.append((model(**part).logits.numpy(), list(calls)))
+    yield ra.positions(SEQ, group=group), found
+
+
 def continued(name, group, prompt_length=37, again=5, batch=2, beams=None, cut=0, **words):
     """(Are the tokens of two turns of generate() those of one process?, the largest difference of their logits, all logits)."""
     from ring_attention.transformers import RingCache, shard
