@@ -5,8 +5,9 @@
 
 #include "common/problem.hpp"
 #include "ring_attention/core/median.hpp"
-#include "ring_attention/parallel/loopback_links.hpp"
 #include "ring_attention/parallel/mpi_links.hpp"
+#include "ring_attention/parallel/peer_links.hpp"
+#include "ring_attention/ring/transports/loopback.hpp"
 #include "volumes.hpp"
 
 namespace ring_attention::lesson_10 {
@@ -91,7 +92,7 @@ inline WayTiming simulated(const Sharing& way, const LayerHeads& heads, double s
       const auto begin = std::chrono::steady_clock::now();
       const auto own = static_cast<std::size_t>(rank);
       const RankGrid grid = way.grid(rank, link_ranks);
-      LoopbackLinks links(world, rank, grid.ulysses, grid.ring);
+      PeerLinks links(world.peers(rank), grid.ulysses, grid.ring);
       exposed[own] = exposed_seconds(way, grid, PlacementKind::contiguous, q, kv, {}, device, links);
       total[own] = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     });

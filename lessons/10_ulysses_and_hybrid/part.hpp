@@ -7,7 +7,8 @@
 #include "common/problem.hpp"
 #include "ring_attention/parallel/context_parallel.hpp"
 #include "ring_attention/parallel/cpu_device.hpp"
-#include "ring_attention/parallel/loopback_links.hpp"
+#include "ring_attention/parallel/peer_links.hpp"
+#include "ring_attention/ring/transports/loopback.hpp"
 
 namespace ring_attention::lesson_10 {
 
@@ -229,7 +230,7 @@ class RankShare {
       const auto rows = [&](const Tensor<float>& x) { return block_of(x, {0, x.shape().heads}, mine); };
       const SharedAttention shared = ring_of(rank, own_q, own_kv, own_q);
       const CpuDevice<float> device;
-      LoopbackLinks links(world, rank, shared.grid.ulysses, shared.grid.ring);
+      PeerLinks links(world.peers(rank), shared.grid.ulysses, shared.grid.ring);
       ContextParallel<float> ring(device, links, shared);
       const Tensor<float> q = part(problem_.q, 0, own_q), k = part(problem_.kv, 1, own_kv),
                           v = part(problem_.kv, 2, own_kv), grad_out = part(problem_.q, 3, own_q);

@@ -11,7 +11,8 @@
 #include "model/products.hpp"
 #include "part.hpp"
 #include "ring_attention/core/allocation.hpp"
-#include "ring_attention/parallel/loopback_links.hpp"
+#include "ring_attention/parallel/peer_links.hpp"
+#include "ring_attention/ring/transports/loopback.hpp"
 
 namespace ring_attention::lesson_13 {
 
@@ -72,7 +73,7 @@ inline Index largest_of_ring(int ranks, const ModelShape& shape, Index seq, auto
   LoopbackWorld world(ranks);
   world.run([&](int rank) {
     const Mesh mesh(rank, ranks, {1, 1, ranks, 1});
-    const ModelLinks links(std::make_shared<LoopbackLinks>(world, rank, mesh.ulysses(), mesh.ring()), mesh,
+    const ModelLinks links(std::make_shared<PeerLinks>(world.peers(rank), mesh.ulysses(), mesh.ring()), mesh,
                            shape);
     peaks[static_cast<std::size_t>(rank)] =
         peak_of(rank_context<float>(links, PlacementKind::zigzag, seq, 1));

@@ -5,7 +5,8 @@
 #include "ring_attention/attention/exact/tiling.hpp"
 #include "ring_attention/parallel/context_parallel.hpp"
 #include "ring_attention/parallel/cpu_device.hpp"
-#include "ring_attention/parallel/loopback_links.hpp"
+#include "ring_attention/parallel/peer_links.hpp"
+#include "ring_attention/ring/transports/loopback.hpp"
 
 namespace ring_attention::lesson_16 {
 
@@ -32,7 +33,7 @@ inline Arrays run_library(const RandomProblem& problem, int ranks, PlacementKind
   LoopbackWorld world(ranks);
   world.run([&](int rank) {
     const RankGrid grid(rank, ranks, 1);
-    LoopbackLinks links(world, rank, grid.ulysses, grid.ring);
+    PeerLinks links(world.peers(rank), grid.ulysses, grid.ring);
     ContextParallel<float> attention(device, links,
                                      {grid, false, placement, problem.q, problem.kv, problem.scoring});
     const TokenRanges ranges = placement.ranges(rank);

@@ -49,14 +49,14 @@ set(ring_sources
     ring_attention/ring/placement.cpp
     ring_attention/ring/transports/loopback.cpp
     ring_attention/ring/transports/odd_even.cpp
-    ring_attention/ring/transports/overlapped.cpp)
+    ring_attention/ring/transports/overlapped.cpp
+    ring_attention/ring/transports/peers.cpp)
 set(parallel_sources
     ring_attention/parallel/balance/balanced.cpp
     ring_attention/parallel/balance/deal.cpp
     ring_attention/parallel/balance/search.cpp
     ring_attention/parallel/balance/tiles.cpp
     ring_attention/parallel/collectives/all_to_all.cpp
-    ring_attention/parallel/collectives/loopback_all_to_all.cpp
     ring_attention/parallel/collectives/mpi_all_to_all.cpp
     ring_attention/parallel/collectives/sum.cpp
     ring_attention/parallel/context_memory.cpp
@@ -67,7 +67,6 @@ set(parallel_sources
     ring_attention/parallel/mpi_links.cpp
     ring_attention/parallel/observer.cpp
     ring_attention/parallel/partition.cpp
-    ring_attention/parallel/peer_links.cpp
     ring_attention/parallel/rank_grid.cpp
     ring_attention/parallel/term_gradients.cpp)
 

@@ -8,8 +8,8 @@
 
 #include "ring_attention/mpi/agreement.hpp"
 #include "ring_attention/parallel/mpi_links.hpp"
-#include "ring_attention/parallel/peers.hpp"
 #include "ring_attention/parallel/rank_grid.hpp"
+#include "ring_attention/ring/transports/peers.hpp"
 
 namespace ring_attention {
 

@@ -57,8 +57,8 @@
 #include "ring_attention/parallel/mpi_links.hpp"
 #include "ring_attention/parallel/observer.hpp"
 #include "ring_attention/parallel/partition.hpp"
-#include "ring_attention/parallel/peers.hpp"
 #include "ring_attention/ring/placement.hpp"
+#include "ring_attention/ring/transports/peers.hpp"
 
 struct CUstream_st;
 

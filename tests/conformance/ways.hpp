@@ -5,9 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "ring_attention/parallel/peer_links.hpp"
 #include "support/run.hpp"
-#include "support/thread_peers.hpp"
 
 namespace ring_attention::test {
 
@@ -45,19 +43,6 @@ typename Way<SumOf<Input>>::Run run_on(const CpuOptions& options, Index block = 
              const auto& task, const Team& team) { return run(task, team, *device); };
 }
 
-/// The ranks' messages over Peers.
-template <class T>
-TeamRun<T> run_over_peers(const Task<T>& task, const Team& team) {
-  struct Own : ThreadPeers, PeerLinks {
-    Own(std::shared_ptr<Mail> mail, const RankGrid& grid)
-        : ThreadPeers(std::move(mail), grid.rank),
-          PeerLinks(static_cast<Peers&>(*this), grid.ulysses, grid.ring) {}
-  };
-  const auto mail = std::make_shared<Mail>(team.ranks());
-  const auto links = [&](LoopbackWorld&, const RankGrid& grid) { return std::make_unique<Own>(mail, grid); };
-  return run(task, team, CpuDevice<T>(), RunOptions<T>{.links = links});
-}
-
 /// The results due are those of K and V rounded to bf16, on every rank; its own K,V are among them.
 inline GradientProblem<float> problem_of_bf16(const Case& what) {
   auto [q, k, v] = random_inputs<float>(what);
@@ -70,8 +55,8 @@ inline GradientProblem<float> problem_of_bf16(const Case& what) {
   return problem;
 }
 
-/// The CPU's: readable engines, the fast ones of each instruction set on one thread and three, messages over Peers, K,V
-/// that travel as bf16, and the same bits on any number of ranks.
+/// The CPU's: readable engines, the fast ones of each instruction set on one thread and three, K,V that travel as bf16, and
+/// the same bits on any number of ranks.
 template <class T>
 std::vector<Way<T>> cpu_ways() {
   const auto readable = [](const Task<T>& task, const Team& team) {
@@ -83,7 +68,6 @@ std::vector<Way<T>> cpu_ways() {
     all.push_back({std::string(name_of(isa)), alone});
     all.push_back({std::string(name_of(isa)) + ", 3 threads", run_on<T>({.threads = 3, .isa = isa}), alone});
   }
-  all.push_back({"over peers", run_over_peers<T>, run_on<T>({})});
   if constexpr (std::is_same_v<T, float>) {
     Way<float> bf16{"K,V travel as bf16, 3 threads", run_on<float, Bf16>({.threads = 3}),
                     run_on<float, Bf16>({})};

@@ -23,25 +23,25 @@ RankRun<float> run_rank_on_gpu(const Task<float>& task, const Team& team, Links&
   return run_rank(task, team, device, links, rank);
 }
 
-class GpuThreadLinks : public LoopbackLinks {
+class GpuThreadLinks : public PeerLinks {
  public:
   /// All-to-alls always go through the memory of the host.
   GpuThreadLinks(LoopbackWorld& world, const RankGrid& grid, bool staged, StreamHandle stream)
-      : LoopbackLinks(world, grid.rank, grid.ulysses, grid.ring),
+      : PeerLinks(world.peers(grid.rank), grid.ulysses, grid.ring),
         staged_(staged),
         stream_(stream),
         ring_(GpuThreadLinks::group(grid.ring)),
         ulysses_(GpuThreadLinks::group(grid.ulysses)) {}
 
   [[nodiscard]] std::unique_ptr<Transport> transport(Channel channel, std::size_t most_bytes) override {
-    auto loopback = LoopbackLinks::transport(channel, most_bytes);
+    auto loopback = PeerLinks::transport(channel, most_bytes);
     if (staged_) return std::make_unique<StagedTransport>(stream_, most_bytes, std::move(loopback));
     return std::make_unique<SynchronizedTransport>(stream_, std::move(loopback));
   }
   [[nodiscard]] AllToAll& ring() override { return *ring_; }
   [[nodiscard]] AllToAll& ulysses() override { return *ulysses_; }
   [[nodiscard]] std::unique_ptr<AllToAll> group(const Axis& axis) override {
-    return std::make_unique<StagedAllToAll>(stream_, LoopbackLinks::group(axis));
+    return std::make_unique<StagedAllToAll>(stream_, PeerLinks::group(axis));
   }
 
  private:

@@ -8,8 +8,9 @@
 #include "model/mesh.hpp"
 #include "ring_attention/core/random.hpp"
 #include "ring_attention/core/tensor.hpp"
-#include "ring_attention/parallel/collectives/loopback_all_to_all.hpp"
 #include "ring_attention/parallel/collectives/sum.hpp"
+#include "ring_attention/parallel/peer_links.hpp"
+#include "ring_attention/ring/transports/loopback.hpp"
 #include "support/input_error.hpp"
 
 namespace ring_attention::test {
@@ -85,7 +86,7 @@ TEST(Sum, IsInTheOrderOfTheRanksOnEveryRank) {
       }
       LoopbackWorld world(ranks);
       world.run([&](int rank) {
-        LoopbackAllToAll group(world, rank, {1, ranks});
+        PeerAllToAll group(world.peers(rank), {1, ranks});
         std::vector<float> values = given(rank, elements);
         all_reduce(group, std::span(values));
         EXPECT_EQ(values, want);
@@ -98,7 +99,7 @@ TEST(Sum, EveryRankSendsEachNumberTwice) {
   constexpr int ranks = 4;
   LoopbackWorld world(ranks);
   world.run([&](int rank) {
-    LoopbackAllToAll group(world, rank, {1, ranks});
+    PeerAllToAll group(world.peers(rank), {1, ranks});
     std::vector<double> values(40);
     all_reduce(group, std::span(values));
     EXPECT_EQ(group.statistics().bytes_sent, 2 * 30 * 8);

@@ -9,8 +9,9 @@
 #include "model/adamw.hpp"
 #include "ring_attention/core/compare.hpp"
 #include "ring_attention/parallel/collectives/sum.hpp"
-#include "ring_attention/parallel/loopback_links.hpp"
 #include "ring_attention/parallel/mpi_links.hpp"
+#include "ring_attention/parallel/peer_links.hpp"
+#include "ring_attention/ring/transports/loopback.hpp"
 
 namespace ring_attention::test {
 
@@ -146,7 +147,7 @@ Trained train_alone(const Training& what) {
 inline ModelLinks loopback_links(LoopbackWorld& world, int rank, const MeshShape& shape,
                                  const ModelShape& model) {
   const Mesh mesh(rank, world.ranks(), shape);
-  return {std::make_shared<LoopbackLinks>(world, rank, mesh.ulysses(), mesh.ring()), mesh, model};
+  return {std::make_shared<PeerLinks>(world.peers(rank), mesh.ulysses(), mesh.ring()), mesh, model};
 }
 inline ModelLinks mpi_links(const Communicator& comm, const MeshShape& shape, const ModelShape& model,
                             TransportKind kind = TransportKind::overlapped) {

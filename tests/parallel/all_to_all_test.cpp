@@ -1,6 +1,7 @@
 // The all-to-all of threads: what it moves, what it refuses, how it fails, what its link costs.
 
-#include "ring_attention/parallel/collectives/loopback_all_to_all.hpp"
+#include "ring_attention/parallel/peer_links.hpp"
+#include "ring_attention/ring/transports/loopback.hpp"
 
 #include <gtest/gtest.h>
 
@@ -33,11 +34,11 @@ struct Numbers {
   }
 };
 
-TEST(LoopbackAllToAll, MovesEveryPieceManyTimes) {
+TEST(PeerAllToAll, MovesEveryPieceManyTimes) {
   for (int ranks = 1; ranks <= 8; ++ranks) {
     LoopbackWorld world(ranks);
     world.run([&](int rank) {
-      LoopbackAllToAll link(world, rank, {1, ranks});
+      PeerAllToAll link(world.peers(rank), {1, ranks});
       for (int time = 0; time < 20; ++time) {
         Numbers numbers(rank, ranks);
         link.all_to_all(numbers.pieces());
@@ -51,11 +52,11 @@ TEST(LoopbackAllToAll, MovesEveryPieceManyTimes) {
 }
 
 // A grid of 2 x 3: all rows, then all columns, and a ring along the columns meanwhile.
-TEST(LoopbackAllToAll, LinesOfAGridDoNotMeet) {
+TEST(PeerAllToAll, LinesOfAGridDoNotMeet) {
   LoopbackWorld world(6);
   world.run([&](int rank) {
     for (const Axis& axis : {Axis{1, 2}, Axis{2, 3}}) {
-      LoopbackAllToAll link(world, rank, axis);
+      PeerAllToAll link(world.peers(rank), axis);
       EXPECT_EQ(link.rank(), axis.index(rank));
       EXPECT_EQ(link.size(), axis.size);
       int sent = rank;
@@ -78,11 +79,11 @@ TEST(LoopbackAllToAll, LinesOfAGridDoNotMeet) {
   });
 }
 
-TEST(LoopbackAllToAll, PiecesOfAnotherLengthAreAnError) {
+TEST(PeerAllToAll, PiecesOfAnotherLengthAreAnError) {
   LoopbackWorld world(2);
   const std::string message = thrown_message([&] {
     world.run([&](int rank) {
-      LoopbackAllToAll link(world, rank, {1, 2});
+      PeerAllToAll link(world.peers(rank), {1, 2});
       Numbers numbers(rank, 2);
       Pieces pieces = numbers.pieces();
       if (rank == 0) pieces.send[1] = pieces.send[1].first(4);
@@ -92,17 +93,17 @@ TEST(LoopbackAllToAll, PiecesOfAnotherLengthAreAnError) {
   EXPECT_NE(message.find("another length"), std::string::npos) << message;
 }
 
-TEST(LoopbackAllToAll, APieceForEveryRank) {
+TEST(PeerAllToAll, APieceForEveryRank) {
   LoopbackWorld world(1);
-  LoopbackAllToAll link(world, 0, {1, 1});
+  PeerAllToAll link(world.peers(0), {1, 1});
   EXPECT_NE(thrown_message([&] { link.all_to_all({}); }).find("one piece for each rank"), std::string::npos);
 }
 
-TEST(LoopbackAllToAll, ARankThatNeverComesIsNamed) {
+TEST(PeerAllToAll, ARankThatNeverComesIsNamed) {
   LoopbackWorld world(3, {}, std::chrono::milliseconds(100));
   const std::string message = thrown_message([&] {
     world.run([&](int rank) {
-      LoopbackAllToAll link(world, rank, {1, 3});
+      PeerAllToAll link(world.peers(rank), {1, 3});
       Numbers numbers(rank, 3);
       if (rank != 1) link.all_to_all(numbers.pieces());
     });
@@ -110,12 +111,12 @@ TEST(LoopbackAllToAll, ARankThatNeverComesIsNamed) {
   EXPECT_NE(message.find("waiting for rank 1"), std::string::npos) << message;
 }
 
-TEST(LoopbackAllToAll, AFailureOfOneRankEndsTheWaitsOfAll) {
+TEST(PeerAllToAll, AFailureOfOneRankEndsTheWaitsOfAll) {
   LoopbackWorld world(3);
   const std::string message = thrown_message([&] {
     world.run([&](int rank) {
       if (rank == 2) throw Error("rank 2 has failed");
-      LoopbackAllToAll link(world, rank, {1, 3});
+      PeerAllToAll link(world.peers(rank), {1, 3});
       Numbers numbers(rank, 3);
       link.all_to_all(numbers.pieces());
     });
@@ -124,7 +125,7 @@ TEST(LoopbackAllToAll, AFailureOfOneRankEndsTheWaitsOfAll) {
 }
 
 // All of it is exposed: (bytes to other ranks) / bandwidth.
-TEST(LoopbackAllToAll, TheSimulatedLinkTakesItsTime) {
+TEST(PeerAllToAll, TheSimulatedLinkTakesItsTime) {
   constexpr int ranks = 3;
   constexpr Index bytes = 100'000;
   constexpr double seconds = 0.2;  // for two pieces
@@ -136,7 +137,7 @@ TEST(LoopbackAllToAll, TheSimulatedLinkTakesItsTime) {
       pieces.send.emplace_back(mine);
       pieces.receive.push_back(std::span(theirs).subspan(static_cast<std::size_t>(other * bytes), bytes));
     }
-    LoopbackAllToAll link(world, rank, {1, ranks});
+    PeerAllToAll link(world.peers(rank), {1, ranks});
     const auto begin = std::chrono::steady_clock::now();
     link.all_to_all(pieces);
     const std::chrono::duration<double> all = std::chrono::steady_clock::now() - begin;

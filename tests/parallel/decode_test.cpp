@@ -130,7 +130,7 @@ TEST(Decode, BytesAreThoseOfTheRowAndNotOfTheCache) {
       const auto problem = make_problem<float>(decode_case(tokens, 3));
       LoopbackWorld world(ranks, {}, std::chrono::seconds(20));
       world.run([&](int rank) {
-        LoopbackAllToAll link(world, rank, Axis{1, ranks});
+        PeerAllToAll link(world.peers(rank), Axis{1, ranks});
         auto cache = cache_of(problem, tokens - 1, rank, ranks);
         (void)next_token(link, problem, cache);
         const Index heads = 6, own = (rank + 1) * heads / ranks - rank * heads / ranks;
@@ -144,7 +144,7 @@ TEST(Decode, RefusesWhatDoesNotBelongToTheCache) {
   const auto problem = make_problem<float>(decode_case(4, 2));
   LoopbackWorld world(1);
   world.run([&](int rank) {
-    LoopbackAllToAll link(world, rank, Axis{1, 1});
+    PeerAllToAll link(world.peers(rank), Axis{1, 1});
     const auto message = [&](const Shape& q, Index prompt, const Scoring& scoring) {
       const Tensor<float> query(q);
       const auto cache = cache_of(problem, prompt, 0, 1);
@@ -213,7 +213,7 @@ TEST(DecodeMutants, ATokenThatIsAppendedTooLateIsMissing) {
   const auto cache = cache_of(problem, 19, 0, 1);
   LoopbackWorld world(1);
   world.run([&](int rank) {
-    LoopbackAllToAll link(world, rank, Axis{1, 1});
+    PeerAllToAll link(world.peers(rank), Axis{1, 1});
     const Tensor<double> q = rows_of(problem.q, {{19, 1, 1}});
     const auto got = decode<CpuEngine<double>>(link, q.view(), cache, problem.what.scoring);
     EXPECT_FALSE(agrees(got, problem, {{19, 1, 1}}));

@@ -9,9 +9,10 @@
 #include <thread>
 
 #include "ring_attention/parallel/collectives/all_gather.hpp"
-#include "ring_attention/parallel/collectives/loopback_all_to_all.hpp"
 #include "ring_attention/parallel/head_layout.hpp"
+#include "ring_attention/parallel/peer_links.hpp"
 #include "ring_attention/ring/forward.hpp"
+#include "ring_attention/ring/transports/loopback.hpp"
 
 #include "support/engines.hpp"
 
@@ -49,7 +50,7 @@ TEST(SimulatedLink, UlyssesExposesAllOfItsBytes) {
     world.run([&](int rank) {
       const RankGrid grid(rank, ranks, ranks);
       const Placement tokens(PlacementKind::contiguous, array.seq, 1);
-      LoopbackAllToAll link(world, rank, grid.ulysses);
+      PeerAllToAll link(world.peers(rank), grid.ulysses);
       const HeadLayout layout(link, grid, tokens, array.heads, array.heads);
       const Tensor<float> held(array.with_seq(array.seq / ranks));
       const auto q = layout.queries_to_heads<float>(held), k = layout.keys_to_heads<float>(held),
@@ -67,7 +68,7 @@ TEST(SimulatedLink, AnAllGatherExposesAllOfItsBytes) {
     std::vector<double> exposed(ranks);
     LoopbackWorld world(ranks, {.bytes_per_second = beta});
     world.run([&](int rank) {
-      LoopbackAllToAll link(world, rank, {1, ranks});
+      PeerAllToAll link(world.peers(rank), {1, ranks});
       KvShards<float> kv(array, Placement(PlacementKind::contiguous, array.seq, ranks));
       all_gather(link, kv);
       EXPECT_EQ(static_cast<double>(link.statistics().bytes_sent), bytes);

@@ -9,8 +9,9 @@
 #include "ring_attention/parallel/context_parallel.hpp"
 #include "ring_attention/parallel/cpu_device.hpp"
 #include "ring_attention/parallel/heads.hpp"
-#include "ring_attention/parallel/loopback_links.hpp"
+#include "ring_attention/parallel/peer_links.hpp"
 #include "ring_attention/parallel/rank_grid.hpp"
+#include "ring_attention/ring/transports/loopback.hpp"
 #include "support/gradients.hpp"
 #include "support/input_error.hpp"
 
@@ -82,7 +83,7 @@ void on_every_rank(const Layout& layout, const std::vector<Interval>& heads, Vis
   LoopbackWorld world(ranks, {}, std::chrono::seconds(20));
   world.run([&](int rank) {
     const RankGrid grid(rank, ranks, layout.ulysses);
-    LoopbackAllToAll link(world, rank, grid.ulysses);
+    PeerAllToAll link(world.peers(rank), grid.ulysses);
     visit(link, grid, heads, grid.tokens(shards), grid.slice(shards), grid.shard(shards));
   });
 }
@@ -190,9 +191,9 @@ TEST(Ulysses, MemoryByTheFormula) {
 }
 
 /// Links that count how often they may progress.
-class CountingLinks : public LoopbackLinks {
+class CountingLinks : public PeerLinks {
  public:
-  using LoopbackLinks::LoopbackLinks;
+  using PeerLinks::PeerLinks;
   void progress() override { ++calls; }
   Index calls = 0;
 };
@@ -210,7 +211,7 @@ TEST(AllGather, ProgressesBetweenTheTilesOfBothPasses) {
     const TokenRanges own = tokens.ranges(rank);
     const Tensor<float> q = rows_of(problem.forward.q, own), k = rows_of(problem.forward.k, own),
                         v = rows_of(problem.forward.v, own), grad_out = rows_of(problem.grad_out, own);
-    CountingLinks links(world, rank, grid.ulysses, grid.ring);
+    CountingLinks links(world.peers(rank), grid.ulysses, grid.ring);
     ContextParallel<float> attention(device, links, {grid, true, tokens, what.q(), what.kv(), what.scoring});
     const AttentionResult<float> attended = attention.forward(q, k, v);
     const Index forward_calls = std::exchange(links.calls, 0);

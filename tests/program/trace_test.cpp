@@ -9,10 +9,9 @@
 #include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <thread>
 
+#include "ring_attention/ring/transports/loopback.hpp"
 #include "support/temporary_directory.hpp"
-#include "support/thread_peers.hpp"
 
 namespace {
 
@@ -38,15 +37,11 @@ std::vector<Json> clocks(int ranks_of_one) {
   const TemporaryDirectory directory;
   const std::string file = directory / "t.json";
   std::ofstream(file + ".rank7") << "left";
-  const auto mail = std::make_shared<Mail>(4);
-  std::vector<std::thread> ranks;
-  for (int rank = 0; rank < 4; ++rank)
-    ranks.emplace_back([&, rank] {
-      rank_here = rank;
-      ThreadPeers peers(mail, rank);
-      Trace(trace_ranks(peers), file).join();
-    });
-  for (std::thread& rank : ranks) rank.join();
+  LoopbackWorld world(4);
+  world.run([&](int rank) {
+    rank_here = rank;
+    Trace(trace_ranks(world.peers(rank)), file).join();
+  });
   std::vector<Json> found;
   for (const Json& event : Json::parse(std::ifstream(file)))
     if (event.at("name") == "clock") found.push_back(event.at("args"));

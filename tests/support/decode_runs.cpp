@@ -41,7 +41,7 @@ std::vector<AttentionResult<T>> run_loopback_decode(const Problem<T>& problem, I
   std::vector<AttentionResult<T>> results(static_cast<std::size_t>(ranks));
   LoopbackWorld world(ranks, {}, std::chrono::seconds(20));
   world.run([&](int rank) {
-    LoopbackAllToAll link(world, rank, Axis{1, ranks});
+    PeerAllToAll link(world.peers(rank), Axis{1, ranks});
     results[static_cast<std::size_t>(rank)] = run_rank_decode<T, Engine>(link, problem, prompt, threads);
   });
   return results;
@@ -68,7 +68,7 @@ AttentionResult<T> merged(const std::vector<Partial<T>>& states, const Scoring& 
   AttentionResult<T> result;
   LoopbackWorld world(ranks, {}, std::chrono::seconds(20));
   world.run([&](int rank) {
-    LoopbackAllToAll link(world, rank, Axis{1, ranks});
+    PeerAllToAll link(world.peers(rank), Axis{1, ranks});
     AttentionResult<T> own = merge_over_ranks(link, states[static_cast<std::size_t>(rank)], scoring);
     if (rank == 0) result = std::move(own);
   });

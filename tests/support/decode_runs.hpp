@@ -1,8 +1,9 @@
 // Decoding on any number of ranks in one process: a prompt in any placement, then one token after the other.
 #pragma once
 
-#include "ring_attention/parallel/collectives/loopback_all_to_all.hpp"
 #include "ring_attention/parallel/decode/decode.hpp"
+#include "ring_attention/parallel/peer_links.hpp"
+#include "ring_attention/ring/transports/loopback.hpp"
 #include "support/problem.hpp"
 
 namespace ring_attention::test {

@@ -5,8 +5,8 @@
 #include <span>
 
 #include "ring_attention/mpi/communicator.hpp"
-#include "ring_attention/parallel/peers.hpp"
 #include "ring_attention/ring/transports/mpi_message.hpp"
+#include "ring_attention/ring/transports/peers.hpp"
 
 namespace ring_attention::test {
 

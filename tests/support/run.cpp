@@ -5,7 +5,7 @@
 namespace ring_attention::test {
 
 std::unique_ptr<Links> thread_links(LoopbackWorld& world, const RankGrid& grid) {
-  return std::make_unique<LoopbackLinks>(world, grid.rank, grid.ulysses, grid.ring);
+  return std::make_unique<PeerLinks>(world.peers(grid.rank), grid.ulysses, grid.ring);
 }
 
 template <class T>

@@ -10,8 +10,9 @@
 #include "ring_attention/attention/sink_gradient.hpp"
 #include "ring_attention/core/allocation.hpp"
 #include "ring_attention/parallel/context_parallel.hpp"
-#include "ring_attention/parallel/loopback_links.hpp"
+#include "ring_attention/parallel/peer_links.hpp"
 #include "ring_attention/parallel/readable_device.hpp"
+#include "ring_attention/ring/transports/loopback.hpp"
 #include "support/engines.hpp"
 #include "support/team.hpp"
 
@@ -34,9 +35,9 @@ std::unique_ptr<Links> thread_links(LoopbackWorld& world, const RankGrid& grid);
 /// The links of a ring over all ranks whose transport is a Link.
 template <class Link>
 std::unique_ptr<Links> links_with(LoopbackWorld& world, const RankGrid& grid) {
-  struct Own : LoopbackLinks {
+  struct Own : PeerLinks {
     Own(LoopbackWorld& all, const RankGrid& own)
-        : LoopbackLinks(all, own.rank, own.ulysses, own.ring), world_of(all), rank(own.rank) {}
+        : PeerLinks(all.peers(own.rank), own.ulysses, own.ring), world_of(all), rank(own.rank) {}
     [[nodiscard]] std::unique_ptr<Transport> transport(Channel channel, std::size_t) override {
       return std::make_unique<Link>(world_of, rank, static_cast<int>(channel));
     }

@@ -9,7 +9,8 @@
 #include "common/problem.hpp"
 #include "ring_attention/cpu/attention_backward.hpp"
 #include "ring_attention/parallel/context_parallel.hpp"
-#include "ring_attention/parallel/loopback_links.hpp"
+#include "ring_attention/parallel/peer_links.hpp"
+#include "ring_attention/ring/transports/loopback.hpp"
 #include "rounding.hpp"
 
 namespace ring_attention::lesson_08 {
@@ -122,7 +123,7 @@ inline Squares squares_of_rank(const Oracle& oracle, LoopbackWorld& world, int r
                       grad_out = oracle.rows(3, ranges);
   const RoundedDevice device(kept);
   const RankGrid grid(rank, world.ranks(), 1);
-  LoopbackLinks links(world, rank, grid.ulysses, grid.ring);
+  PeerLinks links(world.peers(rank), grid.ulysses, grid.ring);
   ContextParallel<float> attention(device, links,
                                    {grid, false, placement, problem.q, problem.kv, problem.scoring});
   const AttentionResult<float> result = attention.forward(q, k, v);

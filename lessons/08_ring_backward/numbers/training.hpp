@@ -6,7 +6,8 @@
 
 #include "common/lesson.hpp"
 #include "model/adamw.hpp"
-#include "ring_attention/parallel/loopback_links.hpp"
+#include "ring_attention/parallel/peer_links.hpp"
+#include "ring_attention/ring/transports/loopback.hpp"
 #include "rounding.hpp"
 
 namespace ring_attention::lesson_08 {
@@ -138,7 +139,7 @@ class Trainee {
  private:
   [[nodiscard]] ModelLinks links(LoopbackWorld& world, int rank) const {
     const Mesh mesh(rank, world.ranks(), {.ring = world.ranks()});
-    return {std::make_shared<LoopbackLinks>(world, rank, mesh.ulysses(), mesh.ring()), mesh,
+    return {std::make_shared<PeerLinks>(world.peers(rank), mesh.ulysses(), mesh.ring()), mesh,
             Training::shape()};
   }
   [[nodiscard]] RankContext<float> place(const Kept& kept) const {

@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "program/trace/trace.hpp"
-#include "ring_attention/parallel/peers.hpp"
+#include "ring_attention/ring/transports/peers.hpp"
 
 namespace ring_attention {
 

@@ -2,34 +2,14 @@
 /// `PeerLinks`: the links of a rank over Peers, between arrays of the host.
 #pragma once
 
+#include <algorithm>
+#include <chrono>
+
 #include "ring_attention/parallel/collectives/all_to_all.hpp"
 #include "ring_attention/parallel/links.hpp"
-#include "ring_attention/parallel/peers.hpp"
-#include "ring_attention/ring/transports/pending_hop.hpp"
+#include "ring_attention/ring/transports/peers.hpp"
 
 namespace ring_attention {
-
-/// Messages that travel while the rank computes, if the peers move them then.
-class PeerTransport : public Transport {
- public:
-  /// \param peers  outlive this object  \param ring  the axis of the ring
-  PeerTransport(Peers& peers, const Axis& ring, Channel channel)
-      : peers_(peers), axis_(ring), tag_(static_cast<int>(channel)) {}
-
-  [[nodiscard]] Ring ring() const override { return axis_.ring(peers_.rank()); }
-  [[nodiscard]] const TransportStatistics& statistics() const override { return statistics_; }
-  void start(const Hop& hop) override;
-  void finish() override;
-  void drain() override { pending_.require_idle(); }
-
- private:
-  Peers& peers_;
-  Axis axis_;
-  int tag_;
-  std::unique_ptr<Peers::Message> receive_, send_;
-  PendingHop pending_;
-  TransportStatistics statistics_;
-};
 
 /// The ranks along an axis.
 class PeerAllToAll : public AllToAll {
@@ -40,7 +20,26 @@ class PeerAllToAll : public AllToAll {
   [[nodiscard]] int rank() const override { return axis_.index(peers_.rank()); }
   [[nodiscard]] int size() const override { return axis_.size; }
   [[nodiscard]] const TransportStatistics& statistics() const override { return statistics_; }
-  void all_to_all(const Pieces& pieces) override;
+  void all_to_all(const Pieces& pieces) override {
+    require_pieces(pieces, rank(), size());
+    const auto begin = std::chrono::steady_clock::now();
+    std::vector<std::unique_ptr<Peers::Message>> receives, sends;
+    for (int index = 0; index < size(); ++index) {
+      const int other = axis_.at(peers_.rank(), index);
+      const std::span to_other = pieces.send[static_cast<std::size_t>(index)];
+      const std::span from_other = pieces.receive[static_cast<std::size_t>(index)];
+      if (index == rank())
+        std::ranges::copy(to_other, from_other.begin());
+      else if (!from_other.empty())
+        receives.push_back(peers_.receive(from_other, other, Peers::collective_tag));
+      if (index != rank() && !to_other.empty())
+        sends.push_back(peers_.send(to_other, other, Peers::collective_tag));
+    }
+    for (const auto& message : receives) message->wait();
+    for (const auto& message : sends) message->wait();
+    const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - begin;
+    count_exchange(statistics_, pieces, rank(), waited.count());
+  }
 
  private:
   Peers& peers_;
@@ -55,7 +54,7 @@ class PeerLinks : public Links {
       : peers_(peers), axis_(ring), ring_(peers, ring), ulysses_(peers, ulysses) {}
 
   [[nodiscard]] std::unique_ptr<Transport> transport(Channel channel, std::size_t) override {
-    return std::make_unique<PeerTransport>(peers_, axis_, channel);
+    return std::make_unique<PeerTransport>(peers_, axis_, static_cast<int>(channel));
   }
   [[nodiscard]] AllToAll& ring() override { return ring_; }
   [[nodiscard]] AllToAll& ulysses() override { return ulysses_; }

@@ -15,6 +15,58 @@ class Stopped : public Error {
 
 }  // namespace
 
+/// A message that a rank has sent.
+struct LoopbackWorld::Sent : Peers::Message {
+  Sent(LoopbackWorld& all, int sender, int receiver, int number)
+      : world(all), from(sender), to(receiver), tag(number) {}
+  ~Sent() override {
+    if (!taken) world.stop();  // the receiver may still read the bytes, which the caller frees now
+  }
+  void wait() override {
+    world.wait_until_taken(from, to, tag);
+    taken = true;
+  }
+
+  LoopbackWorld& world;
+  int from, to, tag;
+  bool taken = false;
+};
+
+class LoopbackWorld::End : public Peers {
+ public:
+  End(LoopbackWorld& world, int rank) : world_(world), rank_(rank) {}
+
+  [[nodiscard]] int rank() const override { return rank_; }
+  [[nodiscard]] int size() const override { return world_.ranks(); }
+  [[nodiscard]] std::unique_ptr<Message> send(std::span<const std::byte> bytes, int to, int tag) override {
+    world_.send(rank_, to, tag, bytes);
+    return std::make_unique<Sent>(world_, rank_, to, tag);
+  }
+  [[nodiscard]] std::unique_ptr<Message> receive(std::span<std::byte> bytes, int from, int tag) override {
+    struct Received : Message {
+      explicit Received(std::function<void()> how) : take(std::move(how)) {}
+      void wait() override { take(); }
+      std::function<void()> take;
+    };
+    return std::make_unique<Received>([=, this] { world_.receive(from, rank_, tag, bytes); });
+  }
+  void unite(std::span<std::byte> bytes) override {
+    const std::vector<std::byte> mine(bytes.begin(), bytes.end());
+    std::vector<std::byte> theirs(bytes.size());
+    std::vector<std::unique_ptr<Message>> sent;
+    for (int to = 0; to < size(); ++to) sent.push_back(send(mine, to, collective_tag));
+    for (int from = 0; from < size(); ++from) {
+      world_.receive(from, rank_, collective_tag, theirs);
+      std::ranges::transform(bytes, theirs, bytes.begin(), std::bit_or());
+    }
+    for (const auto& message : sent) message->wait();
+  }
+
+ private:
+  LoopbackWorld& world_;
+  int rank_;
+};
+
 void copy_in_host_memory(std::span<const std::byte> from, std::span<std::byte> to) {
   std::ranges::copy(from, to.begin());
 }
@@ -26,12 +78,14 @@ LoopbackWorld::LoopbackWorld(int ranks, SimulatedLink link, std::chrono::duratio
       timeout_(timeout),
       copy_(std::move(copy)),
       changed_(static_cast<std::size_t>(ranks)),
-      slots_(static_cast<std::size_t>(channels * ranks * ranks)) {
+      slots_(static_cast<std::size_t>(tags * ranks * ranks)),
+      left_(static_cast<std::size_t>(tags * ranks)) {
   require(ranks >= 1, "a ring has at least one rank");
+  for (int rank = 0; rank < ranks; ++rank) peers_.push_back(std::make_unique<End>(*this, rank));
 }
 
 void LoopbackWorld::run(const std::function<void(int)>& body) {
-  slots_.assign(slots_.size(), Slot{});  // removes parcels of a run that failed
+  slots_.assign(slots_.size(), Slot{});  // removes messages of a run that failed
   stopped_ = false;
   std::exception_ptr failure;
   std::vector<std::thread> threads;
@@ -70,26 +124,25 @@ void LoopbackWorld::stop() {
   for (std::condition_variable& changed : changed_) changed.notify_one();
 }
 
-LoopbackWorld::Clock::time_point LoopbackWorld::arrival(Index bytes) const {
-  auto flight = std::chrono::duration<double>(link_.latency);
-  if (link_.bytes_per_second > 0)
-    flight += std::chrono::duration<double>(static_cast<double>(bytes) / link_.bytes_per_second);
-  return Clock::now() + std::chrono::duration_cast<Clock::duration>(flight);
-}
-
-void LoopbackWorld::send(int from, int to, int channel, std::span<const std::byte> bytes,
-                         Clock::time_point arrival) {
+void LoopbackWorld::send(int from, int to, int tag, std::span<const std::byte> bytes) {
+  const auto passes = [](auto seconds) {
+    return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+  };
   {
     const std::lock_guard lock(mutex_);
-    Slot& sent = slot(from, to, channel);
+    Slot& sent = slot(from, to, tag);
     require(!sent.full, "loopback ring: a parcel was sent before the previous one was received");
-    sent = {bytes, arrival, true};
+    Clock::time_point& left = left_[static_cast<std::size_t>(tag * ranks_ + from)];
+    left = std::max(left, Clock::now());
+    if (link_.bytes_per_second > 0)
+      left += passes(static_cast<double>(bytes.size()) / link_.bytes_per_second);
+    sent = {bytes, left + passes(link_.latency), true};
   }
   wake(to);
 }
 
-void LoopbackWorld::receive(int from, int to, int channel, std::span<std::byte> bytes) {
-  Slot& sent = slot(from, to, channel);
+void LoopbackWorld::receive(int from, int to, int tag, std::span<std::byte> bytes) {
+  Slot& sent = slot(from, to, tag);
   std::unique_lock lock(mutex_);
   wait(lock, to, "rank " + std::to_string(to) + " waiting for rank " + std::to_string(from),
        [&] { return sent.full; });
@@ -104,36 +157,11 @@ void LoopbackWorld::receive(int from, int to, int channel, std::span<std::byte> 
   wake(from);
 }
 
-void LoopbackWorld::wait_until_taken(int from, int to, int channel) {
-  const Slot& sent = slot(from, to, channel);
+void LoopbackWorld::wait_until_taken(int from, int to, int tag) {
+  const Slot& sent = slot(from, to, tag);
   std::unique_lock lock(mutex_);
   wait(lock, from, "rank " + std::to_string(to) + " taking the parcel of rank " + std::to_string(from),
        [&] { return !sent.full; });
-}
-
-LoopbackTransport::~LoopbackTransport() {
-  if (lent_) world_.stop();
-}
-
-void LoopbackTransport::start(const Hop& hop) {
-  pending_.start(hop);
-  if (hop.send.empty()) return;
-  const auto length = static_cast<Index>(hop.send.size());
-  world_.send(rank_, next_, channel_, hop.send, world_.arrival(length));
-  lent_ = true;
-  ++statistics_.messages_sent;
-  statistics_.bytes_sent += length;
-}
-
-void LoopbackTransport::finish() {
-  const auto begin = LoopbackWorld::Clock::now();
-  const Hop& hop = pending_.finish();
-  if (!hop.receive.empty()) world_.receive(prev_, rank_, channel_, hop.receive);
-  if (lent_) world_.wait_until_taken(rank_, next_, channel_);
-  lent_ = false;
-
-  statistics_.bytes_received += static_cast<Index>(hop.receive.size());
-  statistics_.exposed_seconds += std::chrono::duration<double>(LoopbackWorld::Clock::now() - begin).count();
 }
 
 }  // namespace ring_attention
