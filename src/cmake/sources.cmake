@@ -176,12 +176,12 @@ set(program_parts_sources # what the tests use, too
     program/run/options.cpp
     program/run/report.cpp
     program/trace/trace.cpp
-    model/train/checkpoint.cpp
-    model/train/checkpoint_description.cpp
-    model/train/directory_lock.cpp
-    model/train/evaluation.cpp
-    model/train/options.cpp
-    model/train/report.cpp
+    program/train/checkpoint.cpp
+    program/train/checkpoint_description.cpp
+    program/train/directory_lock.cpp
+    program/train/evaluation.cpp
+    program/train/options.cpp
+    program/train/report.cpp
     program/watchdog.cpp)
 set(program_sources
     program/bench/command.cpp
@@ -192,7 +192,7 @@ set(program_sources
     program/progress_line.cpp
     program/run/command.cpp
     program/run/results.cpp
-    model/train/command.cpp)
+    program/train/command.cpp)
 set(program_cuda_sources #
     program/bench/on_gpus.cpp
     program/gpu.cpp

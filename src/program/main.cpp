@@ -10,7 +10,6 @@
 #include <type_traits>
 #include <vector>
 
-#include "model/train/options.hpp"
 #include "program/bench/decode.hpp"
 #include "program/bench/options.hpp"
 #include "program/decode/options.hpp"
@@ -20,6 +19,7 @@
 #include "program/plan/command.hpp"
 #include "program/plan/placements.hpp"
 #include "program/run/command.hpp"
+#include "program/train/options.hpp"
 #include "ring_attention/mpi/collectives.hpp"
 
 using namespace ring_attention;

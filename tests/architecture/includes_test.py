@@ -24,18 +24,17 @@ ABOVE = {  # a folder of src above the library and what it may include besides i
     "cli": set(),
     "model": set(),
     "plan": set(),
-    "model/train": {"model", "io", "cli", "program"},
-    "program": {"io", "cli", "model", "model/train", "plan"},
+    "program": {"io", "cli", "model", "plan"},
     "python": {"program"},
 }
 
 SOURCE = "src/ring_attention/"
-WITHOUT_FLAGS = r"src/(ring_attention|io|plan|model(?!/train))/"
+WITHOUT_FLAGS = r"src/(ring_attention|io|plan|model)/"
 MPI_FILES = r"src/(ring_attention/mpi|io)/|src/ring_attention/ring/transports/(odd_even|overlapped|mpi_message)\.|" \
             r"src/ring_attention/parallel/collectives/mpi_all_to_all\.|" \
             r"src/ring_attention/(ring_attention|attention_(ranks|state))\.|src/python/|src/cmake/|lessons/|tests/"
 # The last lines of a job that ends: the watchdog's, and those of mpi_main.
-PRINTING_FILES = r"src/(program|model/train)/|src/ring_attention/mpi/agreement\.cpp|src/cmake/|lessons/|tests/"
+PRINTING_FILES = r"src/program/|src/ring_attention/mpi/agreement\.cpp|src/cmake/|lessons/|tests/"
 
 # (what must not stand in code, the files in which it may, why)
 WORDS = [
@@ -87,7 +86,7 @@ def complaints(name, text):
 
 def folder_above(path):
     """The folder of ABOVE in which a file stands, named from src; None for the library's and the system's."""
-    return next((folder for folder in ("model/train", *ABOVE) if path.startswith(folder + "/")), None)
+    return next((folder for folder in ABOVE if path.startswith(folder + "/")), None)
 
 
 def code_complaints(name, code):
@@ -121,7 +120,7 @@ MUST_FAIL = [
     ("src/ring_attention/ring/a.cpp", '#include "cli/table.hpp"\n'),
     ("src/plan/a.cpp", '#include "cli/table.hpp"\n'),
     ("src/ring_attention/parallel/a.cpp", '#include "model/mesh.hpp"\n'),
-    ("src/model/a.cpp", '#include "model/train/job.hpp"\n'),
+    ("src/model/a.cpp", '#include "program/train/job.hpp"\n'),
     ("src/model/a.cpp", '#include "io/npy.hpp"\n'),
     ("src/plan/a.cpp", '#include "14_planning/published/paper.hpp"\n'),
     ("src/plan/a.cpp", 'throw InputError("unknown: see --model " + name);\n'),
@@ -144,7 +143,7 @@ MUST_FAIL = [
 MUST_PASS = [
     ("src/ring_attention/cuda/a.cpp", "const int i = --n;  // \"--kernel\"\n"),
     ("src/program/a.cpp", 'throw InputError("--kernel");\n'),
-    ("src/model/train/a.cpp", '#include "model/layer.hpp"\n#include "io/npy.hpp"\n'),
+    ("src/program/train/a.cpp", '#include "model/layer.hpp"\n#include "io/npy.hpp"\n'),
     ("src/program/a.cpp", '#include "ring_attention/ring/forward.hpp"\nstd::printf("MPI_ %d", x % 3);\n'),
     ("src/ring_attention/core/a.hpp", "// MPI_Barrier, printf( and <<<\nstd::snprintf(text, 9, \"%d\", 1);\n"),
     ("lessons/05_blocking_ring/a.cpp", "if (ring.rank % 2 == 0) MPI_Send();\n"),

@@ -1,14 +1,14 @@
 // Any bytes as checkpoint.json are the curve of a training, or refused with one line.
 //
 // The seeds in checkpoint.seeds come from libFuzzer, as io/npy_header_fuzz.cpp says; this file with
-// src/model/train/checkpoint_description.cpp, and the libraries of the program.
+// src/program/train/checkpoint_description.cpp, and the libraries of the program.
 #include <cstdint>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <string_view>
 
-#include "model/train/checkpoint_description.hpp"
-#include "model/train/report.hpp"
+#include "program/train/checkpoint_description.hpp"
+#include "program/train/report.hpp"
 
 namespace ring_attention::test {
 namespace {

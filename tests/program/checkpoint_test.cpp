@@ -1,5 +1,5 @@
 // A training that is saved, and loaded into a model that began with other numbers, goes on with the same bits.
-#include "model/train/checkpoint.hpp"
+#include "program/train/checkpoint.hpp"
 
 #include <sys/stat.h>
 

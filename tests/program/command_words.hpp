@@ -4,13 +4,13 @@
 #include <string>
 #include <vector>
 
-#include "model/train/options.hpp"
 #include "program/bench/decode.hpp"
 #include "program/bench/options.hpp"
 #include "program/decode/options.hpp"
 #include "program/example/command.hpp"
 #include "program/plan/cells.hpp"
 #include "program/plan/report.hpp"
+#include "program/train/options.hpp"
 
 namespace ring_attention::test {
 

@@ -1,9 +1,9 @@
 // The lengths, steps, mesh and questions that the flags of `ring-attention train` mean together.
-#include "model/train/options.hpp"
+#include "program/train/options.hpp"
 
 #include <gtest/gtest.h>
 
-#include "model/train/evaluation.hpp"
+#include "program/train/evaluation.hpp"
 #include "support/input_error.hpp"
 
 namespace ring_attention::test {

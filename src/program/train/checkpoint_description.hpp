@@ -4,8 +4,8 @@
 
 #include <string>
 
-#include "model/train/checkpoint.hpp"
-#include "model/train/saved_numbers.hpp"
+#include "program/train/checkpoint.hpp"
+#include "program/train/saved_numbers.hpp"
 
 namespace ring_attention {
 

@@ -1,4 +1,4 @@
-#include "model/train/report.hpp"
+#include "program/train/report.hpp"
 
 #include <nlohmann/json.hpp>
 

@@ -1,4 +1,4 @@
-#include "model/train/directory_lock.hpp"
+#include "program/train/directory_lock.hpp"
 
 #include <fcntl.h>
 #include <sys/file.h>

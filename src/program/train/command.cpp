@@ -1,4 +1,4 @@
-#include "model/train/job.hpp"
+#include "program/train/job.hpp"
 #include "ring_attention/core/allocation.hpp"
 
 namespace ring_attention {

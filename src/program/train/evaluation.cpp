@@ -1,4 +1,4 @@
-#include "model/train/evaluation.hpp"
+#include "program/train/evaluation.hpp"
 
 #include <algorithm>
 

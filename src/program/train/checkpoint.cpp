@@ -1,4 +1,4 @@
-#include "model/train/checkpoint.hpp"
+#include "program/train/checkpoint.hpp"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -14,9 +14,9 @@
 
 #include "io/npy_file.hpp"
 #include "io/whole_file.hpp"
-#include "model/train/checkpoint_description.hpp"
-#include "model/train/report.hpp"
 #include "program/output_directory.hpp"
+#include "program/train/checkpoint_description.hpp"
+#include "program/train/report.hpp"
 #include "ring_attention/core/text.hpp"
 #include "ring_attention/mpi/collectives.hpp"
 

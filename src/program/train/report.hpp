@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "model/train/checkpoint.hpp"
-#include "model/train/options.hpp"
+#include "program/train/checkpoint.hpp"
+#include "program/train/options.hpp"
 
 namespace ring_attention {
 

@@ -5,10 +5,10 @@
 #include <chrono>
 #include <cstdio>
 
-#include "model/train/evaluation.hpp"
-#include "model/train/report.hpp"
 #include "model/transformer.hpp"
 #include "program/cpu_backend.hpp"
+#include "program/train/evaluation.hpp"
+#include "program/train/report.hpp"
 #include "ring_attention/core/allocation.hpp"
 #include "ring_attention/mpi/collectives.hpp"
 

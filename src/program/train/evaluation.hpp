@@ -4,7 +4,7 @@
 
 #include <functional>
 
-#include "model/train/options.hpp"
+#include "program/train/options.hpp"
 
 namespace ring_attention {
 

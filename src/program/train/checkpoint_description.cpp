@@ -1,11 +1,11 @@
-#include "model/train/checkpoint_description.hpp"
+#include "program/train/checkpoint_description.hpp"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "model/train/report.hpp"
 #include "program/json_numbers.hpp"
+#include "program/train/report.hpp"
 
 namespace ring_attention {
 namespace {

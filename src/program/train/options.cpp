@@ -1,4 +1,4 @@
-#include "model/train/options.hpp"
+#include "program/train/options.hpp"
 
 #include <algorithm>
 #include <tuple>

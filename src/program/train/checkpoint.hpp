@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "model/train/directory_lock.hpp"
-#include "model/train/options.hpp"
+#include "program/train/directory_lock.hpp"
+#include "program/train/options.hpp"
 #include "ring_attention/mpi/communicator.hpp"
 
 namespace ring_attention {
