@@ -3,12 +3,12 @@
 
 #include <chrono>
 
+#include "cli/median.hpp"
 #include "common/lesson.hpp"
 #include "common/random_problem.hpp"
 #include "ring_attention/attention/softmax.hpp"
 #include "ring_attention/core/allocation.hpp"
 #include "ring_attention/core/eigen.hpp"
-#include "ring_attention/core/median.hpp"
 
 namespace ring_attention::costs {
 

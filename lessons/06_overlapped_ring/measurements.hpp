@@ -3,8 +3,8 @@
 
 #include <functional>
 
+#include "cli/median.hpp"
 #include "common/problem.hpp"
-#include "ring_attention/core/median.hpp"
 #include "ring_attention/cpu/engine.hpp"
 #include "ring_attention/ring/transports/overlapped.hpp"
 

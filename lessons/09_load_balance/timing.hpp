@@ -5,9 +5,9 @@
 
 #include <limits>
 
+#include "cli/median.hpp"
 #include "results.hpp"
 #include "ring_attention/core/blocks.hpp"
-#include "ring_attention/core/median.hpp"
 
 namespace ring_attention {
 

@@ -3,8 +3,8 @@
 
 #include <thread>
 
+#include "cli/median.hpp"
 #include "common/problem.hpp"
-#include "ring_attention/core/median.hpp"
 #include "ring_attention/parallel/mpi_links.hpp"
 #include "ring_attention/parallel/peer_links.hpp"
 #include "ring_attention/ring/transports/loopback.hpp"

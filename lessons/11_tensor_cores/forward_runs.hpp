@@ -1,11 +1,11 @@
 // Lesson 11: runs, checks and times one kernel of the forward on one problem.
 #pragma once
 
+#include "cli/gpu_timing.hpp"
 #include "common/lesson.hpp"
 #include "common/random_problem.hpp"
 #include "ring_attention/cuda/device.hpp"
 #include "ring_attention/cuda/engine.hpp"
-#include "ring_attention/cuda/timing.hpp"
 
 namespace ring_attention::tensor_cores {
 

@@ -2,10 +2,10 @@
 // compares all rules at once with the dense reference, and shows which tests pass for which mistakes.
 #include LESSON_IDEA
 
+#include "cli/median.hpp"
 #include "common/problem.hpp"
 #include "failure.hpp"
 #include "mask_pictures.hpp"
-#include "ring_attention/core/median.hpp"
 #include "statistics.hpp"
 
 using namespace ring_attention;

@@ -1,9 +1,9 @@
 // Lesson 13, beside the idea: tokens a second, and the share of this machine's product rate that the model uses.
 #pragma once
 
+#include "cli/median.hpp"
 #include "common/lesson.hpp"
 #include "model/products.hpp"
-#include "ring_attention/core/median.hpp"
 #include "training.hpp"
 
 namespace ring_attention::lesson_13 {

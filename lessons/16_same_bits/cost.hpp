@@ -3,8 +3,8 @@
 
 #include <chrono>
 
+#include "cli/median.hpp"
 #include "library.hpp"
-#include "ring_attention/core/median.hpp"
 #include "ring_attention/cpu/exact/backward.hpp"
 #include "ring_attention/cpu/exact/forward.hpp"
 

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "cli/median.hpp"
 #include "common/nccl.hpp"
 #include "plan/ring_time.hpp"
-#include "ring_attention/core/median.hpp"
 
 namespace ring_attention::gpu {
 

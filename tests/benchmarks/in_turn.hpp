@@ -5,7 +5,7 @@
 #include <functional>
 #include <vector>
 
-#include "ring_attention/core/median.hpp"
+#include "cli/median.hpp"
 
 namespace ring_attention {
 

@@ -1,12 +1,12 @@
 // Lesson 03 on a GPU: blockwise_attention.cu is the idea; this program has the problem, the checks and the times.
 #include "blockwise_attention.hpp"
 
+#include "cli/gpu_timing.hpp"
 #include "common/gpu.hpp"
 #include "common/lesson.hpp"
 #include "common/random_problem.hpp"
 #include "ring_attention/cuda/device.hpp"
 #include "ring_attention/cuda/engine.hpp"
-#include "ring_attention/cuda/timing.hpp"
 
 using namespace ring_attention;
 

@@ -1,9 +1,9 @@
 // Lesson 07 on a GPU: backward.cu is the idea; this program has the checks and the times.
+#include "cli/gpu_timing.hpp"
 #include "common/gpu.hpp"
 #include "common/lesson.hpp"
 #include "problem.hpp"
 #include "ring_attention/cuda/device.hpp"
-#include "ring_attention/cuda/timing.hpp"
 
 using namespace ring_attention;
 using namespace ring_attention::lesson_07;

@@ -7,8 +7,8 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
+#include "cli/median.hpp"
 #include "program/cpu_backend.hpp"
-#include "ring_attention/core/median.hpp"
 #include "ring_attention/core/random.hpp"
 #include "ring_attention/mpi/collectives.hpp"
 #include "ring_attention/parallel/collectives/mpi_all_to_all.hpp"

@@ -8,12 +8,12 @@
 #include <string>
 #include <utility>
 
+#include "cli/median.hpp"
 #include "program/backend.hpp"
 #include "program/bench/parts.hpp"
 #include "program/bench/report.hpp"
 #include "program/host_memory.hpp"
 #include "program/placement_choice.hpp"
-#include "ring_attention/core/median.hpp"
 #include "ring_attention/core/random.hpp"
 #include "ring_attention/mpi/collectives.hpp"
 #include "ring_attention/parallel/observed.hpp"

@@ -1,4 +1,4 @@
-#include "ring_attention/core/median.hpp"
+#include "cli/median.hpp"
 
 #include <gtest/gtest.h>
 

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "ring_attention/core/median.hpp"
+#include "cli/median.hpp"
 #include "ring_attention/cuda/stream.hpp"
 
 namespace ring_attention::cuda {
