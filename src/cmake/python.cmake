@@ -87,9 +87,9 @@ function(ring_attention_python_package target folder)
   set_target_properties(${target} PROPERTIES OUTPUT_NAME _core LIBRARY_OUTPUT_DIRECTORY "${folder}/ring_attention"
                                              UNITY_BUILD ON)
   ring_attention_link_diagnose("${folder}")
-  foreach(file IN ITEMS __init__.py _arrays.py _attention.py _diagnose.py _exchange.py _groups.py _job.py _masks.py _model_calls.py
-                        _model_probe.py _own_job.py
-                        _peers.py _rank_processes.py _ranks.py torch.py transformers.py _core.pyi py.typed)
+  foreach(file IN ITEMS __init__.py _arrays.py _attention.py _diagnose.py _exchange.py _groups.py _job.py _masks.py _meeting.py
+                        _model_calls.py _model_probe.py _own_job.py _peers.py _rank_processes.py _ranks.py torch.py
+                        transformers.py _core.pyi py.typed)
     configure_file("${PROJECT_SOURCE_DIR}/src/python/ring_attention/${file}" "${folder}/ring_attention/${file}" COPYONLY)
   endforeach()
 endfunction()

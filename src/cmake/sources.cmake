@@ -209,12 +209,12 @@ set(python_sources
     program/trace/trace.cpp
     program/watchdog.cpp
     python/job.cpp
+    python/letters.cpp
     python/module.cpp
     python/mpi_libraries.cpp
     python/peers.cpp
     python/placement.cpp
-    python/ranks.cpp
-    python/rendezvous.cpp)
+    python/ranks.cpp)
 set(python_gpu_sources #
     python/gpu.cpp python/gpu_array.cpp)
 set(python_without_gpu_sources #

@@ -65,7 +65,7 @@ void written(StreamNumber stream, const GpuArray& q, std::initializer_list<GpuAr
 void ring_forward(const Division& division, const ScoringArguments& arguments, StreamNumber stream,
                   const GpuArray& q, const GpuArray& k, const GpuArray& v, const GpuArray* bias,
                   GpuArray& out, GpuArray& lse) {
-  division.caller->run([&] {
+  division.ranks->run([&] {
     with_type(q, [&]<class T>(T) {
       division.attention().forward<T>(stream_of(stream), GpuArrays{q, k, v, bias}.as<T>(),
                                       GpuResult{out, lse}.as<float>(), division.placement,
@@ -80,7 +80,7 @@ py::dict ring_backward(const Division& division, const ScoringArguments& argumen
                        GpuArray& out, GpuArray& lse, const GpuArray* bias, GpuArray& grad_q, GpuArray& grad_k,
                        GpuArray& grad_v, GpuArray* grad_bias) {
   TermNumbers numbers;
-  division.caller->run([&] {
+  division.ranks->run([&] {
     with_type(q, [&]<class T>(T) {
       numbers = division.attention().backward<T>(
           stream_of(stream), GpuArrays{q, k, v, bias}.as<T>(), GpuResult{out, lse}.as<const float>(),

@@ -61,19 +61,12 @@ void Job::abort(int code) {
 
 bool Job::is_apart() { return job && job->is_apart_; }
 
-Ranks::Ranks(MPI_Comm of) : comm(of) {
-  if (comm == MPI_COMM_NULL)
-    throw InputError("comm is MPI_COMM_NULL: only the ranks of a communicator make a call with it");
-  int between_groups = 0;
-  check_mpi(MPI_Comm_test_inter(comm, &between_groups));
-  if (between_groups != 0) throw InputError("comm is an intercommunicator: merge its two groups");
-  check_mpi(MPI_Comm_rank(comm, &rank));
-  check_mpi(MPI_Comm_size(comm, &size));
-}
-
-Job::Job() : threads_of_a_rank_(std::max(1, usable_cores() / world_.size)) {
+Job::Job() {
+  check_mpi(MPI_Comm_rank(MPI_COMM_WORLD, &rank_));
+  check_mpi(MPI_Comm_size(MPI_COMM_WORLD, &size_));
+  threads_of_a_rank_ = std::max(1, usable_cores() / size_);
   check_mpi(MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, &freed, &key_, nullptr));
-  if (world_.size > 1) watchdog_.emplace(activity_, never, world_.rank, limit);
+  if (size_ > 1) watchdog_.emplace(activity_, never, rank_, limit);
 }
 
 void Job::meet(Seconds timeout) {
@@ -93,12 +86,6 @@ Job::Group* Job::find(MPI_Comm comm) const {
   return found != 0 ? static_cast<Group*>(attribute) : nullptr;
 }
 
-Job::Group& Job::group(const Ranks& ranks) const {
-  Group* const known = find(ranks.comm);
-  require(known != nullptr, "these ranks have not begun a call");
-  return *known;  // NOLINT(clang-analyzer-core.uninitialized.UndefReturn): `require` throws
-}
-
 Job::Group& Job::make(MPI_Comm comm, const std::string& call, Seconds timeout) {
   Group& made = groups_.emplace_back(comm, call, timeout);
   check_mpi(MPI_Comm_set_attr(comm, key_, &made));
@@ -111,62 +98,11 @@ int Job::freed(MPI_Comm, int, void* group, void*) {
   return MPI_SUCCESS;
 }
 
-Attention& Job::attention_of(const Ranks& ranks, const Options& options) const {
-  Group& of = group(ranks);
-  if (!of.attention) of.attention.emplace(of.rendezvous.comm());
-  of.attention->options() = options;
-  return *of.attention;
-}
-
-Observers Job::observers(const Ranks& ranks) {
-  Observers all{&observer_};
-  Group* const of = find(ranks.comm);
-  if (of != nullptr && of->trace) all.push_back(&of->trace->observer);
-  return all;
-}
-
-void Job::trace(const Ranks& ranks, const std::string& file) {
-  drop_trace(ranks);
-  Group& of = group(ranks);
-  of.trace = std::make_unique<CallTrace>(of.rendezvous.comm(), file);
-}
-
-void Job::end_trace(const Ranks& ranks) {
-  join(group(ranks).trace.get());
-  drop_trace(ranks);
-}
-
-void join(CallTrace* trace) {
-  if (trace == nullptr) throw AgreedError("trace: a later trace of these ranks has ended in this block");
-  trace->trace.join();
-}
-
-void Job::drop_trace(const Ranks& ranks) {
-  Group& of = group(ranks);
-  if (of.attention) of.attention->options().observers = {&observer_};
-  of.trace.reset();
-}
-
-void Job::wait(const Ranks& ranks) const {
-  if (Group* const known = find(ranks.comm); known != nullptr && known->attention) known->attention->wait();
-}
-
-std::string Job::begin_together(const Ranks& ranks, const std::string& call, const std::string& problem,
-                                const std::string& news, Seconds timeout) {
-  if (is_apart_)
-    throw Error(
-        call +
-        ": an earlier call failed on this rank, and the other ranks may still be in it. No further call of "
-        "all ranks is possible");
+Job::Group& Job::open(MPI_Comm comm, const std::string& call, Seconds timeout) {
   timeout_ = timeout;
+  if (Group* const known = find(comm)) return *known;
   const InterruptEnds interrupt;
-  std::string told;
-  run(ranks, [&] {
-    Group* const known = find(ranks.comm);
-    Group& of = known != nullptr ? *known : make(ranks.comm, call, timeout);
-    told = of.rendezvous.begin(call, problem, news, timeout);
-  });
-  return told;
+  return make(comm, call, timeout);
 }
 
 void Job::watch(Phase phase, int peer) {
@@ -176,11 +112,11 @@ void Job::watch(Phase phase, int peer) {
 
 void Job::watch() {
   activity_.beat();
-  if (watchdog_) watchdog_->expect(timeout_, world_.rank);
+  if (watchdog_) watchdog_->expect(timeout_, rank_);
 }
 
 void Job::unwatch() {
-  if (watchdog_) watchdog_->expect(never, world_.rank);
+  if (watchdog_) watchdog_->expect(never, rank_);
 }
 
 InterruptEnds::InterruptEnds() {

@@ -1,8 +1,8 @@
 /// \file
-/// `Job`: the ranks that this process belongs to, and its waits for them; `Ranks`: those of them that make a call.
+/// `Job`: the ranks that this process belongs to, and its waits for them.
 ///
 /// No wait inside a call is without limit. At the beginning of a call a rank can give up, which is an exception
-/// (rendezvous.hpp). Inside a call MPI reads and fills its arrays, and it cannot give up: there a watchdog ends the
+/// (_meeting.py). Inside a call MPI reads and fills its arrays, and it cannot give up: there a watchdog ends the
 /// process, and with it the launcher the job.
 #pragma once
 
@@ -14,21 +14,11 @@
 #include "program/activity_observer.hpp"
 #include "program/trace/peer_ranks.hpp"
 #include "program/trace/trace_observer.hpp"
-#include "python/rendezvous.hpp"
+#include "python/letters.hpp"
 #include "ring_attention/mpi/agreement.hpp"
 #include "ring_attention/ring_attention.hpp"
 
 namespace ring_attention::python {
-
-/// The ranks that make a call: those of a communicator.
-struct Ranks {
-  /// \param of  stays the caller's
-  /// \throws InputError unless it is an intracommunicator
-  explicit Ranks(MPI_Comm of);
-
-  MPI_Comm comm;
-  int rank = 0, size = 1;
-};
 
 /// What ranks do in their calls, written to a file.
 struct CallTrace {
@@ -40,8 +30,12 @@ struct CallTrace {
   Trace trace;
   TraceObserver observer;
 };
-/// Makes one file of it. Collective. \throws AgreedError without a trace
-void join(CallTrace* trace);
+
+/// What ranks keep from one call to the next.
+struct Kept {
+  std::unique_ptr<CallTrace> trace;  // the Attention tells its observer until it is destroyed
+  std::optional<Attention> attention;
+};
 
 class Job {
  public:
@@ -67,39 +61,23 @@ class Job {
   /// The cores of this machine, shared out over its ranks; before meet() over all ranks of the job.
   [[nodiscard]] int threads_of_a_rank() const { return threads_of_a_rank_; }
 
-  /// Begins a call of all of `ranks` (Rendezvous::begin), which waits for no rank longer than `timeout`; the first call with
-  /// a communicator twice as long.
-  std::string begin_together(const Ranks& ranks, const std::string& call, const std::string& problem,
-                             const std::string& news, Seconds timeout);
-  /// A duplicate of the communicator of ranks that have begun a call. It lives until theirs is freed.
-  [[nodiscard]] MPI_Comm comm_of(const Ranks& ranks) const { return group(ranks).rendezvous.comm(); }
-  /// The Attention of these ranks, with these options for the next call. Made in their first call; lives as long.
-  [[nodiscard]] Attention& attention_of(const Ranks& ranks, const Options& options) const;
-  /// Who is told what this rank does in a call of these ranks: the watchdog and, from trace() to end_trace(), a trace.
-  [[nodiscard]] Observers observers(const Ranks& ranks);
-  /// Writes the calls of these ranks, which have begun a call, to a trace, in place of an earlier one. Collective.
-  /// \throws AgreedError when a rank cannot write
-  void trace(const Ranks& ranks, const std::string& file);
-  /// Makes one file of the trace. Collective. \throws AgreedError without a trace
-  void end_trace(const Ranks& ranks);
-  /// Ends this rank's part of a trace, if there is one, and leaves its file as it is.
-  void drop_trace(const Ranks& ranks);
-  /// Waits for the GPU calls of these ranks.
-  void wait(const Ranks& ranks) const;
+  /// What belongs to a communicator.
+  struct Group {
+    Group(MPI_Comm comm, const std::string& call, Seconds timeout) : letters(comm, call, timeout) {}
 
-  /// Runs the rest of the call. When it fails on this rank alone, no further call is possible: the others are inside this one.
-  template <class Run>
-  void run(const Ranks& ranks, Run run) {
-    try {
-      run();
-    } catch (const AgreedError&) {
-      throw;
-    } catch (...) {
-      if (ranks.size > 1) is_apart_ = true;
-      throw;
-    }
-  }
+    Letters letters;
+    Kept kept;
+  };
 
+  /// Null before the first call of these ranks. It lives until the communicator is freed.
+  [[nodiscard]] Group* find(MPI_Comm comm) const;
+  /// The ranks of a call that waits for no rank longer than `timeout`; the first call with a communicator twice as long.
+  Group& open(MPI_Comm comm, const std::string& call, Seconds timeout);
+  /// The watchdog's.
+  [[nodiscard]] ActivityObserver& observer() { return observer_; }
+
+  /// A call has failed on this rank alone. Then no further call is possible: the others are inside this one.
+  void set_apart() { is_apart_ = true; }
   /// Has a call ended on this rank and perhaps not on another? Then MPI_Finalize would wait for that rank.
   [[nodiscard]] static bool is_apart();
 
@@ -110,24 +88,12 @@ class Job {
   void watch();
 
  private:
-  /// What belongs to a communicator.
-  struct Group {
-    Group(MPI_Comm comm, const std::string& call, Seconds timeout) : rendezvous(comm, call, timeout) {}
-
-    Rendezvous rendezvous;
-    std::unique_ptr<CallTrace> trace;  // the Attention tells its observer until it is destroyed
-    std::optional<Attention> attention;
-  };
-
-  [[nodiscard]] Group* find(MPI_Comm comm) const;
-  /// \throws Error unless these ranks have begun a call
-  [[nodiscard]] Group& group(const Ranks& ranks) const;
   Group& make(MPI_Comm comm, const std::string& call, Seconds timeout);
   /// MPI calls it when a communicator is freed that has the attribute.
   static int freed(MPI_Comm comm, int key, void* group, void* state);
 
-  const Ranks world_{MPI_COMM_WORLD};
-  int threads_of_a_rank_;
+  int rank_ = 0, size_ = 1;  // of all ranks
+  int threads_of_a_rank_ = 1;
   int key_ = MPI_KEYVAL_INVALID;  // of the attribute by which a communicator knows its group
   Activity activity_;
   ActivityObserver observer_{activity_};

@@ -7,8 +7,8 @@
 
 #include "python/arrays.hpp"
 #include "python/gpu.hpp"
+#include "python/letters.hpp"
 #include "python/ranks.hpp"
-#include "python/rendezvous.hpp"
 #include "python/scoring.hpp"
 #include "ring_attention/attention/exact/tiling.hpp"
 #include "ring_attention/attention/sink_gradient.hpp"

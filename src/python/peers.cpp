@@ -48,21 +48,67 @@ void PythonPeers::unite(std::span<std::byte> bytes) {
   peers_.attr("unite")(memory(bytes));
 }
 
-void GroupCaller::trace(const std::string& file) {
+Kept& Ranks::kept_by_calls() {
+  Kept* const known = kept();
+  require(known != nullptr, "these ranks have not begun a call");
+  return *known;  // NOLINT(clang-analyzer-core.uninitialized.UndefReturn): `require` throws
+}
+
+Observers Ranks::observers() {
+  Observers all = watchdog();
+  if (Kept* const known = kept(); known != nullptr && known->trace) all.push_back(&known->trace->observer);
+  return all;
+}
+
+Attention& Ranks::attention(const Options& options) {
+  std::optional<Attention>& made = kept_by_calls().attention;
+  if (!made) made.emplace(make_attention());
+  made->options() = options;
+  return *made;
+}
+
+void Ranks::wait() {
+  run([&] {
+    if (Kept* const known = kept(); known != nullptr && known->attention) known->attention->wait();
+  });
+}
+
+void Ranks::trace(const std::string& file) {
   drop_trace();
-  run([&] { trace_ = std::make_unique<CallTrace>(peers_, file); });
+  run([&] { kept_by_calls().trace = make_trace(file); }, Phase::write);
 }
 
-void GroupCaller::end_trace() {
-  run([&] { join(trace_.get()); });
+void Ranks::end_trace() {
+  run(
+      [&] {
+        CallTrace* const made = kept_by_calls().trace.get();
+        if (made == nullptr) throw AgreedError("trace: a later trace of these ranks has ended in this block");
+        made->trace.join();
+      },
+      Phase::write);
   drop_trace();
 }
 
-void GroupCaller::drop_trace() {
-  attention_.options().observers = {};
-  trace_.reset();
+void Ranks::drop_trace() {
+  auto& [trace, attention] = kept_by_calls();
+  if (attention) attention->options().observers = watchdog();
+  trace.reset();
 }
 
-void GroupCaller::share_cores(int ranks) { threads_ = std::max(1, usable_cores() / ranks); }
+void PeerRanks::run(const std::function<void()>& run, Phase) {
+  const py::gil_scoped_release unlocked;
+  std::optional<InterruptEnds> interrupt;
+  if (interrupt_ends_) interrupt.emplace();
+  try {
+    run();
+  } catch (const AgreedError&) {
+    throw;
+  } catch (...) {
+    is_apart = true;
+    throw;
+  }
+}
+
+void PeerRanks::share_cores(int ranks) { threads_ = std::max(1, usable_cores() / ranks); }
 
 }  // namespace ring_attention::python

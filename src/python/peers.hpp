@@ -1,5 +1,5 @@
 /// \file
-/// `PythonPeers`: peers that are an object of Python. `Caller`: the ranks that make a call, over MPI or over a group.
+/// `PythonPeers`: peers that are an object of Python. `Ranks`: the ranks that make a call, over MPI or over Peers.
 #pragma once
 
 #include <memory>
@@ -29,79 +29,72 @@ class PythonPeers : public Peers {
   py::object peers_;  // a thread with the interpreter's lock makes and destroys this object
 };
 
-/// The ranks that make a call, over MPI or over a group.
-class Caller {
+/// The ranks that make a call, over MPI or over Peers.
+class Ranks {
  public:
-  Caller() = default;
-  Caller(const Caller&) = delete;
-  Caller& operator=(const Caller&) = delete;
-  virtual ~Caller() = default;
+  Ranks() = default;
+  Ranks(const Ranks&) = delete;
+  Ranks& operator=(const Ranks&) = delete;
+  virtual ~Ranks() = default;
 
   [[nodiscard]] virtual int rank() const = 0;
   [[nodiscard]] virtual int size() const = 0;
   /// The number of threads of this rank, unless a call says another.
   [[nodiscard]] virtual int threads() const = 0;
-  [[nodiscard]] virtual Observers observers() const = 0;
-  [[nodiscard]] virtual Attention& attention(const Options& options) = 0;
   /// Runs the part of a call in which this rank waits for others: without the interpreter's lock.
-  virtual void run(const std::function<void()>& run) = 0;
+  virtual void run(const std::function<void()>& run, Phase phase = Phase::compute) = 0;
   /// Runs a function of the user during such a wait.
   virtual void run_user_code(const std::function<void()>& run) = 0;
+
+  /// Who is told what this rank does in a call: the watchdog over MPI and, from trace() to end_trace(), a trace.
+  [[nodiscard]] Observers observers();
+  /// The Attention of these ranks, with these options for the next call.
+  [[nodiscard]] Attention& attention(const Options& options);
+  /// Waits for the GPU calls of these ranks.
+  void wait();
   /// Writes the calls of these ranks, which have begun a call, to a trace, in place of an earlier one. Collective.
-  virtual void trace(const std::string& file) = 0;
+  /// \throws AgreedError when a rank cannot write
+  void trace(const std::string& file);
   /// Makes one file of the trace. Collective. \throws AgreedError without a trace
-  virtual void end_trace() = 0;
+  void end_trace();
   /// Ends this rank's part of a trace, if there is one, and leaves its file as it is.
-  virtual void drop_trace() = 0;
+  void drop_trace();
+
+ private:
+  /// Null before the first call of these ranks.
+  [[nodiscard]] virtual Kept* kept() = 0;
+  /// \throws Error before the first call
+  [[nodiscard]] Kept& kept_by_calls();
+  [[nodiscard]] virtual Observers watchdog() { return {}; }
+  [[nodiscard]] virtual Attention make_attention() = 0;
+  [[nodiscard]] virtual std::unique_ptr<CallTrace> make_trace(const std::string& file) = 0;
 };
 
-/// The ranks of a group.
-class GroupCaller : public Caller {
+class PeerRanks : public Ranks {
  public:
-  explicit GroupCaller(const py::object& peers)
-      : interrupt_ends_(py::hasattr(peers, "interrupt_ends")), peers_(peers), attention_(peers_) {}
+  explicit PeerRanks(const py::object& peers)
+      : interrupt_ends_(py::hasattr(peers, "interrupt_ends")), peers_(peers) {}
 
   [[nodiscard]] int rank() const override { return peers_.rank(); }
   [[nodiscard]] int size() const override { return peers_.size(); }
   [[nodiscard]] int threads() const override { return threads_; }
-  [[nodiscard]] Observers observers() const override {
-    return trace_ ? Observers{&trace_->observer} : Observers{};
-  }
-  [[nodiscard]] Attention& attention(const Options& options) override {
-    attention_.options() = options;
-    return attention_;
-  }
-  void run(const std::function<void()>& run) override {
-    const py::gil_scoped_release unlocked;
-    std::optional<InterruptEnds> interrupt;
-    if (interrupt_ends_) interrupt.emplace();
-    try {
-      run();
-    } catch (const AgreedError&) {
-      throw;
-    } catch (...) {
-      is_apart = true;
-      throw;
-    }
-  }
+  void run(const std::function<void()>& run, Phase) override;
   void run_user_code(const std::function<void()>& run) override { run(); }
-  void trace(const std::string& file) override;
-  void end_trace() override;
-  void drop_trace() override;
-  /// Waits for the GPU calls of these ranks.
-  void wait() {
-    run([&] { attention_.wait(); });
-  }
   /// \param ranks  of this machine
   void share_cores(int ranks);
 
   bool is_apart = false;  ///< a call has ended on this rank and perhaps not on another
 
  private:
+  [[nodiscard]] Kept* kept() override { return &kept_; }
+  [[nodiscard]] Attention make_attention() override { return Attention(peers_); }
+  [[nodiscard]] std::unique_ptr<CallTrace> make_trace(const std::string& file) override {
+    return std::make_unique<CallTrace>(peers_, file);
+  }
+
   bool interrupt_ends_;
   PythonPeers peers_;
-  std::unique_ptr<CallTrace> trace_;  // the Attention tells its observer until it is destroyed
-  Attention attention_;
+  Kept kept_;
   int threads_ = 1;
 };
 

@@ -14,7 +14,7 @@ namespace {
 
 /// \param transport  of arrays of a GPU: "nccl", "staged"
 /// \param timeout    of a GPU's messages
-Division make_division(const std::shared_ptr<Caller>& caller, Index queries, Index keys,
+Division make_division(const std::shared_ptr<Ranks>& ranks, Index queries, Index keys,
                        const PlacementArgument& placement, const std::string& parallel, int ulysses,
                        const std::string& transport, int threads, double timeout,
                        const ScoringArguments& arguments, bool sum_numbers) {
@@ -27,10 +27,10 @@ Division make_division(const std::shared_ptr<Caller>& caller, Index queries, Ind
   if (transport == "staged") options.gpu.transport = GpuOptions::Transport::staged;
   options.gpu.timeout = Seconds(timeout);
   options.same_bits = arguments.same_bits;
-  options.observers = caller->observers();
-  const RankGrid grid = rank_grid(options.partition, ulysses, caller->rank(), caller->size());
+  options.observers = ranks->observers();
+  const RankGrid grid = rank_grid(options.partition, ulysses, ranks->rank(), ranks->size());
   const Index offset = arguments.q_offset.value_or(keys - queries);
-  return {caller,
+  return {ranks,
           {placement_of(placement, queries, grid.ring.size, arguments.same_bits, arguments.documents, offset),
            placement_of(placement, keys, grid.ring.size, arguments.same_bits, arguments.documents, 0)},
           options};
@@ -38,7 +38,7 @@ Division make_division(const std::shared_ptr<Caller>& caller, Index queries, Ind
 
 /// (begin, stride, count) of each range of positions that `rank` of some ranks holds of a sequence.
 std::vector<std::tuple<Index, Index, Index>> token_ranges(
-    const Caller& ranks, Index seq, const PlacementArgument& placement, const std::string& parallel,
+    const Ranks& ranks, Index seq, const PlacementArgument& placement, const std::string& parallel,
     int ulysses, int rank, Index tile, const std::optional<std::vector<Index>>& documents, Index offset) {
   const RankGrid grid = rank_grid(partition_named(parallel), ulysses, rank, ranks.size());
   std::vector<std::tuple<Index, Index, Index>> ranges;
@@ -81,44 +81,105 @@ struct UserCode {
 };
 
 /// The ranks of a communicator of MPI.
-class MpiCaller : public Caller {
+class MpiRanks : public Ranks {
  public:
-  explicit MpiCaller(Ranks ranks) : ranks_(ranks) {}
+  /// \param of  stays the caller's \throws InputError unless it is an intracommunicator
+  explicit MpiRanks(MPI_Comm of) : comm_(of) {
+    if (comm_ == MPI_COMM_NULL)
+      throw InputError("comm is MPI_COMM_NULL: only the ranks of a communicator make a call with it");
+    int between_groups = 0;
+    check_mpi(MPI_Comm_test_inter(comm_, &between_groups));
+    if (between_groups != 0) throw InputError("comm is an intercommunicator: merge its two groups");
+    check_mpi(MPI_Comm_rank(comm_, &rank_));
+    check_mpi(MPI_Comm_size(comm_, &size_));
+  }
 
-  [[nodiscard]] int rank() const override { return ranks_.rank; }
-  [[nodiscard]] int size() const override { return ranks_.size; }
+  [[nodiscard]] int rank() const override { return rank_; }
+  [[nodiscard]] int size() const override { return size_; }
   [[nodiscard]] int threads() const override { return Job::started().threads_of_a_rank(); }
-  [[nodiscard]] Observers observers() const override { return Job::started().observers(ranks_); }
-  [[nodiscard]] Attention& attention(const Options& options) override {
-    return Job::started().attention_of(ranks_, options);
-  }
-  void run(const std::function<void()>& run) override {
-    run_unlocked(ranks_, Phase::compute, -1, [&](MPI_Comm) { run(); });
-  }
+  void run(const std::function<void()>& run, Phase phase) override { wait_for(-1, phase, run); }
   void run_user_code(const std::function<void()>& run) override {
     const UserCode user_code;
     run();
   }
-  void trace(const std::string& file) override {
-    run_unlocked(ranks_, Phase::write, -1, [&](MPI_Comm) { Job::started().trace(ranks_, file); });
+
+  [[nodiscard]] bool are_all() const { return comm_ == MPI_COMM_WORLD; }
+  /// A call that fails on one rank alone leaves the others inside it.
+  void set_apart() const {
+    if (size_ > 1) Job::started().set_apart();
   }
-  void end_trace() override {
-    run_unlocked(ranks_, Phase::write, -1, [&](MPI_Comm) { Job::started().end_trace(ranks_); });
+
+  // The texts by which a call begins (_meeting.py).
+  void open(const std::string& call, double timeout) {
+    letters_ = &Job::started().open(comm_, call, Seconds(timeout)).letters;
   }
-  void drop_trace() override { Job::started().drop_trace(ranks_); }
-  [[nodiscard]] const Ranks& ranks() const { return ranks_; }
+  void send_text(int to, std::string text) { letters_->send(to, std::move(text)); }
+  [[nodiscard]] std::optional<std::string> receive_text(int from, double seconds) {
+    const InterruptEnds interrupt;
+    return letters_->receive(from, Seconds(seconds));
+  }
+  void withdraw() { letters_->withdraw(); }
+  [[nodiscard]] bool is_withdrawn() const { return letters_->is_withdrawn(); }
+
+  // The arrays that scatter and gather send.
+  void send(const py::buffer& array, int to) {
+    const py::buffer_info info = array.request();
+    wait_for(to, Phase::exchange, [&] {
+      check_mpi(MPI_Send_c(info.ptr, info.size * info.itemsize, MPI_BYTE, to, tag, own_comm()));
+    });
+  }
+  void receive(const py::buffer& array, int from) {
+    const py::buffer_info info = array.request(true);
+    wait_for(from, Phase::exchange, [&] {
+      check_mpi(MPI_Recv_c(info.ptr, info.size * info.itemsize, MPI_BYTE, from, tag, own_comm(),
+                           MPI_STATUS_IGNORE));
+    });
+  }
 
  private:
-  Ranks ranks_;
+  static constexpr int tag = 0;
+
+  /// Runs the rest of a call, in which this rank waits for others: without the interpreter's lock.
+  void wait_for(int peer, Phase phase, const std::function<void()>& run) const {
+    const py::gil_scoped_release unlocked;
+    const Wait wait(Job::started(), phase, peer);
+    try {
+      run();
+    } catch (const AgreedError&) {
+      throw;
+    } catch (...) {
+      set_apart();
+      throw;
+    }
+  }
+  /// A duplicate of the communicator of ranks that have begun a call.
+  [[nodiscard]] MPI_Comm own_comm() const {
+    const Job::Group* const known = Job::started().find(comm_);
+    require(known != nullptr, "these ranks have not begun a call");
+    return known->letters.comm();
+  }
+  [[nodiscard]] Kept* kept() override {
+    Job::Group* const known = Job::started().find(comm_);
+    return known != nullptr ? &known->kept : nullptr;
+  }
+  [[nodiscard]] Observers watchdog() override { return {&Job::started().observer()}; }
+  [[nodiscard]] Attention make_attention() override { return Attention(own_comm()); }
+  [[nodiscard]] std::unique_ptr<CallTrace> make_trace(const std::string& file) override {
+    return std::make_unique<CallTrace>(own_comm(), file);
+  }
+
+  MPI_Comm comm_;
+  int rank_ = 0, size_ = 1;
+  Letters* letters_ = nullptr;  // of the call that begins
 };
 
 /// A kernel in Python: kernel(q, k, v, mask, scale) -> (out, lse). It gets copies, which it may keep.
 template <class T>
-AttentionFunction<T> function_of(const py::function& kernel, Caller& caller) {
+AttentionFunction<T> function_of(const py::function& kernel, Ranks& ranks) {
   return [&](const AttentionTask<T>& task) {
     const py::gil_scoped_acquire locked;
     py::tuple result;
-    caller.run_user_code([&] {
+    ranks.run_user_code([&] {
       result =
           kernel(copied(task.q), copied(task.k), copied(task.v), visible_pairs(task), task.scoring.scale);
     });
@@ -135,11 +196,11 @@ py::tuple ring_forward(const py::buffer& q_array, const py::buffer& k_array, con
   const Input<T> q("q", q_array), k("k", k_array), v("v", v_array);
   const OptionalInput<T> bias("bias", bias_array);
   AttentionResult<T> result;
-  division.caller->run([&] {
+  division.ranks->run([&] {
     const Scoring scoring = division.scoring(arguments, q.view().shape());
     const AttentionArrays<T> arrays{q.view(), k.view(), v.view(), bias.view()};
     Attention& attention = division.attention();
-    result = kernel ? attention.forward<T>(function_of<T>(*kernel, *division.caller), arrays,
+    result = kernel ? attention.forward<T>(function_of<T>(*kernel, *division.ranks), arrays,
                                            division.placement, scoring)
                     : attention.forward<T>(arrays, division.placement, scoring);
   });
@@ -156,7 +217,7 @@ py::tuple ring_backward(const py::buffer& grad_out_array, const py::buffer& q_ar
       out("out", out_array), lse("lse", lse_array);
   const OptionalInput<T> bias("bias", bias_array), grad_lse("grad_lse", grad_lse_array);
   Gradients<T> gradients;
-  division.caller->run([&] {
+  division.ranks->run([&] {
     gradients = division.attention().backward<T>(
         {q.view(), k.view(), v.view(), bias.view()}, {out.view(), lse.view()}, grad_out.view(),
         division.placement, division.scoring(arguments, q.view().shape()), grad_lse.view());
@@ -164,62 +225,13 @@ py::tuple ring_backward(const py::buffer& grad_out_array, const py::buffer& q_ar
   return python_gradients(std::move(gradients));
 }
 
-constexpr int tag = 0;  // of the arrays that scatter and gather send
-
-void send(const Ranks& ranks, const py::buffer& array, int to) {
-  const py::buffer_info info = array.request();
-  run_unlocked(ranks, Phase::exchange, to, [&](MPI_Comm comm) {
-    check_mpi(MPI_Send_c(info.ptr, info.size * info.itemsize, MPI_BYTE, to, tag, comm));
-  });
-}
-
-void receive(const Ranks& ranks, const py::buffer& array, int from) {
-  const py::buffer_info info = array.request(true);
-  run_unlocked(ranks, Phase::exchange, from, [&](MPI_Comm comm) {
-    check_mpi(MPI_Recv_c(info.ptr, info.size * info.itemsize, MPI_BYTE, from, tag, comm, MPI_STATUS_IGNORE));
-  });
-}
-
-void wait(const Ranks& ranks) {
-  Job& job = Job::started();
-  const py::gil_scoped_release unlocked;
-  const Wait waits(job, Phase::compute);
-  job.run(ranks, [&] { job.wait(ranks); });
-}
-
 /// \param address  of the handle of a communicator, as mpi4py gives it; none: the world
-Ranks make_ranks(std::optional<std::uintptr_t> address) {
+std::shared_ptr<MpiRanks> make_ranks(std::optional<std::uintptr_t> address) {
   static_cast<void>(Job::started());
-  if (!address) return Ranks(MPI_COMM_WORLD);
+  if (!address) return std::make_shared<MpiRanks>(MPI_COMM_WORLD);
   static const bool of_one_library = (require_one_mpi_library(), true);
   static_cast<void>(of_one_library);
-  return Ranks(*reinterpret_cast<const MPI_Comm*>(*address));
-}
-
-/// A function of Ranks as a method of MpiCaller.
-template <class Result, class... Arguments>
-auto of_ranks(Result (*function)(const Ranks&, Arguments...)) {
-  return [function](const MpiCaller& self, Arguments... arguments) {
-    return function(self.ranks(), arguments...);
-  };
-}
-
-void bind_calls_of(py::class_<MpiCaller, Caller, std::shared_ptr<MpiCaller>> ranks) {
-  ranks.def(py::init([](std::optional<std::uintptr_t> address) {
-    return std::make_shared<MpiCaller>(make_ranks(address));
-  }));
-  ranks.def_property_readonly("are_all",
-                              [](const MpiCaller& self) { return self.ranks().comm == MPI_COMM_WORLD; });
-  ranks.def(
-      "begin",
-      [](const MpiCaller& self, const std::string& call, const std::string& problem, const std::string& news,
-         double timeout) {
-        return Job::started().begin_together(self.ranks(), call, problem, news, Seconds(timeout));
-      },
-      py::call_guard<py::gil_scoped_release>());
-  ranks.def("send", of_ranks(&send));
-  ranks.def("receive", of_ranks(&receive));
-  ranks.def("wait", of_ranks(&wait));
+  return std::make_shared<MpiRanks>(*reinterpret_cast<const MPI_Comm*>(*address));
 }
 
 }  // namespace
@@ -228,30 +240,35 @@ Scoring Division::scoring(const ScoringArguments& arguments, const Shape& q) con
   return scoring_of(arguments, q, placement.queries.seq(), placement.keys.seq());
 }
 
-void run_unlocked(const Ranks& ranks, Phase phase, int peer, const std::function<void(MPI_Comm)>& run) {
-  Job& job = Job::started();
-  const py::gil_scoped_release unlocked;
-  const Wait wait(job, phase, peer);
-  job.run(ranks, [&] { run(job.comm_of(ranks)); });
-}
-
 void bind_ranks(py::module_& module) {
-  py::class_<Caller, std::shared_ptr<Caller>>(module, "Caller")
-      .def_property_readonly("rank", &Caller::rank)
-      .def_property_readonly("size", &Caller::size)
-      .def("token_ranges", &token_ranges)
-      .def("trace", &Caller::trace)
-      .def("end_trace", &Caller::end_trace)
-      .def("drop_trace", &Caller::drop_trace);
-  bind_placement(module);
-  bind_calls_of(py::class_<MpiCaller, Caller, std::shared_ptr<MpiCaller>>(module, "Ranks"));
-  py::class_<GroupCaller, Caller, std::shared_ptr<GroupCaller>>(module, "Group")
-      .def(py::init<const py::object&>())
-      .def("share_cores", &GroupCaller::share_cores)
-      .def("wait", &GroupCaller::wait)
-      .def_readwrite("is_apart", &GroupCaller::is_apart);
-  py::class_<Division>(module, "Division").def(py::init(&make_division));
   using unlocked = py::call_guard<py::gil_scoped_release>;
+  py::class_<Ranks, std::shared_ptr<Ranks>>(module, "Ranks")
+      .def_property_readonly("rank", &Ranks::rank)
+      .def_property_readonly("size", &Ranks::size)
+      .def("token_ranges", &token_ranges)
+      .def("wait", &Ranks::wait)
+      .def("trace", &Ranks::trace)
+      .def("end_trace", &Ranks::end_trace)
+      .def("drop_trace", &Ranks::drop_trace);
+  bind_placement(module);
+  py::class_<MpiRanks, Ranks, std::shared_ptr<MpiRanks>>(module, "MpiRanks")
+      .def(py::init(&make_ranks))
+      .def_property_readonly("are_all", &MpiRanks::are_all)
+      .def_property_readonly("is_apart", [](const MpiRanks&) { return Job::is_apart(); })
+      .def("set_apart", &MpiRanks::set_apart)
+      .def("open", &MpiRanks::open, unlocked())
+      .def("send_text", &MpiRanks::send_text)
+      .def("receive_text", &MpiRanks::receive_text, unlocked())
+      .def("withdraw", &MpiRanks::withdraw)
+      .def("is_withdrawn", &MpiRanks::is_withdrawn)
+      .def("send", &MpiRanks::send)
+      .def("receive", &MpiRanks::receive);
+  py::class_<PeerRanks, Ranks, std::shared_ptr<PeerRanks>>(module, "PeerRanks")
+      .def(py::init<const py::object&>())
+      .def("share_cores", &PeerRanks::share_cores)
+      .def_readonly("is_apart", &PeerRanks::is_apart)
+      .def("set_apart", [](PeerRanks& self) { self.is_apart = true; });
+  py::class_<Division>(module, "Division").def(py::init(&make_division));
   module.def("start", [](double timeout) { Job::start(Seconds(timeout)); }, unlocked());
   module.def("meet", [](double timeout) { Job::started().meet(Seconds(timeout)); }, unlocked());
   module.def("finish", &Job::finish, unlocked());

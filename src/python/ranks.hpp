@@ -19,23 +19,18 @@ void bind_ranks(py::module_& module);
 
 /// How ranks divide the work of a call that they have begun.
 struct Division {
-  std::shared_ptr<Caller> caller;
+  std::shared_ptr<Ranks> ranks;
   Placements placement;
-  Options options;  ///< 0 threads: those of a rank, which the caller knows when a call has begun
+  Options options;  ///< 0 threads: those of a rank, which `ranks` know when a call has begun
 
   [[nodiscard]] Attention& attention() const {
     Options how = options;
-    if (how.threads == 0) how.threads = caller->threads();
-    return caller->attention(how);
+    if (how.threads == 0) how.threads = ranks->threads();
+    return ranks->attention(how);
   }
   /// \param q  of this rank
   [[nodiscard]] Scoring scoring(const ScoringArguments& arguments, const Shape& q) const;
 };
-
-/// The part of a call in which this rank waits for others: without the interpreter's lock.
-///
-/// \param run  gets a communicator of the ranks for its messages
-void run_unlocked(const Ranks& ranks, Phase phase, int peer, const std::function<void(MPI_Comm)>& run);
 
 /// The gradients of numbers, a list for each name; empty without such a term.
 [[nodiscard]] inline py::dict python_numbers(const TermNumbers& numbers) {

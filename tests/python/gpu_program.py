@@ -90,7 +90,7 @@ class FileComm:
             pickle.dump(obj, part)
         os.rename(f"{file}.part", file)
 
-    def take(self, source, tag, seconds):
+    def poll(self, source, tag, seconds):
         key = source, self.rank, tag
         file, end = self._file(*key), time.monotonic() + seconds
         while not os.path.exists(file):

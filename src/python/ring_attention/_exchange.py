@@ -48,7 +48,7 @@ class Exchange:
             finally:
                 del self._waits[dest]
 
-    def take(self, source, dest, tag, seconds):
+    def poll(self, source, dest, tag, seconds):
         """A message, or None if none has come after that time, or `source` has returned."""
         with self._changed:
             mail = self._mail[source, dest, tag]
@@ -99,8 +99,8 @@ class Comm:
     def recv(self, *, source, tag=0):
         return self._exchange.receive(source, self.rank, tag)
 
-    def take(self, source, tag, seconds):
-        return self._exchange.take(source, self.rank, tag, seconds)
+    def poll(self, source, tag, seconds):
+        return self._exchange.poll(source, self.rank, tag, seconds)
 
     def sendrecv(self, sendobj, dest, sendtag=0, *, source, recvtag=0):
         self.send(sendobj, dest, sendtag)

@@ -8,18 +8,18 @@ import operator
 import socket
 import sys
 import threading
-import time
 import zlib
 
 import numpy as np
 
 from . import _core
 from ._exchange import run_ranks
+from ._meeting import Meeting
 from ._peers import ARRAYS, MpiPeers, ThreadPeers, TorchPeers
 
 
-class GroupRanks(_core.Group):
-    """The ranks of a group: the methods of _core.Ranks."""
+class GroupRanks(Meeting, _core.PeerRanks):
+    """The ranks of a group: the methods of MpiRanks."""
 
     are_all = False
 
@@ -27,67 +27,13 @@ class GroupRanks(_core.Group):
         super().__init__(peers)
         self._peers, self._begun, self.one_call = peers, False, threading.Lock()
         self.are_threads = getattr(peers, "are_threads", False)
+        self.send_text, self.receive_text = peers.send_text, peers.receive_text
+        self.withdraw, self.is_withdrawn = peers.withdraw, peers.is_withdrawn
 
-    def begin(self, call, problem, news, timeout):
-        """Returns what rank 0 announces, when all ranks make the same call and none has a problem (rendezvous.hpp)."""
-        if self.is_apart:
-            raise _core.Error(f"{call}: an earlier call failed on this rank, and the other ranks may still be in it. No "
-                              "further call of all ranks is possible")
-        try:
-            verdict = (self._decide if self.rank == 0 else self._ask)(call, f"{call}\n{problem}", news, timeout)
-            if verdict[0] == "g" and not self._begun:
-                self._begun = True
-                self._share_cores()
-        except BaseException:
-            self.is_apart = True
-            raise
-        kind, text = verdict[0], verdict[1:]
-        if kind == "r":
-            raise _core.AgreedError(text)
-        if kind == "l":
-            self.is_apart = True
-            raise TimeoutError(text)
-        return text
-
-    def _decide(self, call, mine, news, timeout):
-        end, told = time.monotonic() + timeout, self.size == 1
-        texts = [mine] + [None] * (self.size - 1)
-        for wait_for in (min(timeout / 4, 0.05), timeout):
-            for other in range(1, self.size):
-                if texts[other] is None:
-                    texts[other] = self._peers.take(other, min(wait_for, max(0.0, end - time.monotonic())))
-            if None in texts and not told:
-                told = True
-                self._tell("h")  # rank 0 is here: the others wait for its verdict
-        missing = [other for other, text in enumerate(texts) if text is None]
-        if self.size > 1 and self._peers.is_withdrawn():
-            missing = [0]
-        verdict = "g" + news
-        if missing:
-            verdict = _late(call, missing, timeout)
-        else:
-            arrivals = [text.split("\n", 1) for text in texts]
-            hindered = [(rank, problem) for rank, (_, problem) in enumerate(arrivals) if problem]
-            other = [(rank, one) for rank, (one, _) in enumerate(arrivals) if one != call]
-            if hindered:
-                verdict = "rrank %d: %s" % hindered[0]
-            elif other:
-                verdict = f"rthe ranks disagree on the call: rank 0 has {call}, rank {other[0][0]} has {other[0][1]}"
-        self._tell(verdict)
-        return verdict
-
-    def _tell(self, text):
-        for other in range(1, self.size):
-            self._peers.put(other, text)
-
-    def _ask(self, call, mine, news, timeout):
-        self._peers.put(0, mine)
-        answer = self._peers.take(0, timeout)
-        if answer == "h":
-            answer = self._peers.take(0, timeout + 1)  # rank 0 gives up before this rank does
-        if answer is None:
-            self._peers.withdraw()
-        return answer or _late(call, [0], timeout)
+    def begun(self):
+        if not self._begun:
+            self._begun = True
+            self._share_cores()
 
     def _share_cores(self):
         """The cores of this machine are shared out over its ranks."""
@@ -102,7 +48,7 @@ class GroupRanks(_core.Group):
         try:
             self._peers.wait(begin(memoryview(array.reshape(-1).view(np.uint8)), other, ARRAYS))
         except BaseException:
-            self.is_apart = True
+            self.set_apart()
             raise
 
     def send(self, array, to):
@@ -116,11 +62,6 @@ class GroupRanks(_core.Group):
         if not self.is_apart:  # apart: a message may still be under way
             _of_mpi.discard(self)
             self._peers.free()
-
-
-def _late(call, missing, timeout):
-    return (f"l{call}: waited {timeout:g} s for rank {', '.join(map(str, missing))}, which did not make this call. All "
-            "ranks make the same calls; a rank that needs longer needs a longer RING_ATTENTION_TIMEOUT")
 
 
 class threads:

@@ -9,12 +9,17 @@ import time
 
 from . import _core, _groups
 from ._masks import with_keywords
-from ._peers import limit
+from ._meeting import Meeting, limit
 
 _started = False
 _met = False  # have all ranks of the job?
 _prints = True  # does this rank print an error that all ranks of its latest call have?
-_core.Ranks.one_call = threading.Lock()  # as GroupRanks have one each: MPI takes calls of one thread
+
+
+class MpiRanks(_core.MpiRanks, Meeting):
+    """The ranks of the communicator whose handle is at an address; None: all ranks of the job."""
+
+    one_call = threading.Lock()  # GroupRanks have one each: MPI takes calls of one thread
 
 
 def _start():
@@ -25,7 +30,7 @@ def _start():
     _core.start(limit())
     _started = True
     atexit.register(_finish)
-    if _core.Ranks(None).size > 1:
+    if MpiRanks(None).size > 1:
         before = sys.excepthook
         sys.excepthook = lambda kind, value, trace: _end_job(before, kind, value, trace)
 
@@ -73,7 +78,7 @@ def ranks_of(comm, group=None):
             raise TypeError("comm and group: give one of them")
         return _groups.ranks_of(group)
     _start()
-    ranks = _core.Ranks(None if comm is None else _address_of(comm))
+    ranks = MpiRanks(None if comm is None else _address_of(comm))
     if ranks.are_all and not _met:
         _core.meet(limit())
         _met = True

@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 
-from ._peers import limit as _timeout
+from ._meeting import limit as _timeout
 
 
 class _TorchGroup:

@@ -1,34 +1,21 @@
 """What moves the messages of ranks where MPI does not: threads, a ProcessGroup of PyTorch, a communicator of any mpi4py.
 
-Peers have rank, size and, for the extension module (peers.hpp), send, receive, wait and unite. To begin a call, they also have
-put(to, text) and take(source, seconds), which returns None when no text of `source` has come; withdraw(), after which
-is_withdrawn() is true on rank 0.
+Peers have rank, size and, for the extension module (peers.hpp), send, receive, wait and unite; to begin a call, they also have
+send_text, receive_text, withdraw and is_withdrawn (_meeting.py).
 """
 
 from __future__ import annotations
 
 import datetime
-import os
 import sys
 import time
 
 import numpy as np
 
 from . import _core
+from ._meeting import limit
 
 ARRAYS, _TEXTS = 3, 4  # tags behind those of the library
-
-
-def limit():
-    """How many seconds a rank waits for the others."""
-    text = os.environ.get("RING_ATTENTION_TIMEOUT", "60")
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = float("nan")
-    if not 0 < seconds < 1e9:
-        raise ValueError(f"RING_ATTENTION_TIMEOUT is {text!r}: it must be a number of seconds above 0")
-    return seconds
 
 
 def _stopped(whom, cause=""):
@@ -54,7 +41,7 @@ class ThreadPeers:
     def wait(self, request):
         if request is not None:
             memory, source, tag = request
-            message = self._comm.take(source, tag, limit())
+            message = self._comm.poll(source, tag, limit())
             if message is None:
                 raise _stopped(f"rank {source}")
             memory[:] = message
@@ -65,22 +52,22 @@ class ThreadPeers:
             self._comm.send(bytes(memory), rank, "united")
         whole = np.frombuffer(memory, np.uint8)
         for rank in others:
-            message = self._comm.take(rank, "united", limit())
+            message = self._comm.poll(rank, "united", limit())
             if message is None:
                 raise _stopped(f"rank {rank}")
             np.bitwise_or(whole, np.frombuffer(message, np.uint8), out=whole)
 
-    def put(self, to, text):
+    def send_text(self, to, text):
         self._comm.send(text, to, _TEXTS)
 
-    def take(self, source, seconds):
-        return self._comm.take(source, _TEXTS, seconds)
+    def receive_text(self, source, seconds):
+        return self._comm.poll(source, _TEXTS, seconds)
 
     def withdraw(self):
         self._comm.send(True, 0, "withdrawn")
 
     def is_withdrawn(self):
-        return any(self._comm.take(other, "withdrawn", 0) for other in range(self.size))
+        return any(self._comm.poll(other, "withdrawn", 0) for other in range(self.size))
 
 
 # ---- PyTorch ---------------------------------------------------------------------------------------------------
@@ -98,7 +85,7 @@ class TorchPeers:
         # Not new_group(): its ranks have to agree on how many groups each of them has made before.
         self._store = dist.PrefixStore("ring_attention", dist.distributed_c10d._get_process_group_store(group))
         self._group = dist.ProcessGroupGloo(self._store, self.rank, self.size, datetime.timedelta(seconds=limit()))
-        self._put, self._taken = [0] * self.size, [0] * self.size
+        self._texts_sent, self._texts_taken = [0] * self.size, [0] * self.size
 
     def _tensor(self, memory):
         return self._torch.frombuffer(memory, dtype=self._torch.uint8)
@@ -123,12 +110,12 @@ class TorchPeers:
         self.wait(("a rank of the group", self._group.allreduce([bits], how)))
         self._tensor(memory).copy_(bits)
 
-    def put(self, to, text):
-        self._put[to] += 1
-        self._store.set(f"{self.rank}>{to}:{self._put[to]}", text)
+    def send_text(self, to, text):
+        self._texts_sent[to] += 1
+        self._store.set(f"{self.rank}>{to}:{self._texts_sent[to]}", text)
 
-    def take(self, source, seconds):
-        key = f"{source}>{self.rank}:{self._taken[source] + 1}"
+    def receive_text(self, source, seconds):
+        key = f"{source}>{self.rank}:{self._texts_taken[source] + 1}"
         begin = time.monotonic()
         # Not store.wait(), which prints two lines of PyTorch when it ends without the key. This asks, and changes nothing.
         while (text := self._store.compare_set(key, "?", "?")) == b"?":
@@ -136,7 +123,7 @@ class TorchPeers:
             if waited > seconds:
                 return None
             time.sleep(min(max(waited / 20, 2e-5), 0.01))
-        self._taken[source] += 1
+        self._texts_taken[source] += 1
         self._store.delete_key(key)
         return text.decode()
 
@@ -202,11 +189,11 @@ class MpiPeers:
     def unite(self, memory):
         self.wait(("a rank of the group", self._comm.Iallreduce(self._mpi.IN_PLACE, [memory, self._mpi.BYTE], self._mpi.BOR)))
 
-    def put(self, to, text):
+    def send_text(self, to, text):
         self._sent = [one for one in self._sent if not one.Test()]
         self._sent.append(self._comm.isend(text, to, _TEXTS))
 
-    def take(self, source, seconds):
+    def receive_text(self, source, seconds):
         if not self._poll(lambda: self._comm.iprobe(source, _TEXTS), seconds):
             return None
         return self._comm.recv(source=source, tag=_TEXTS)

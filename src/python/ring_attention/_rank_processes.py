@@ -10,7 +10,7 @@ import tempfile
 import traceback
 from multiprocessing import connection
 
-from ._peers import limit as _timeout
+from ._meeting import limit as _timeout
 
 
 def _serve(work, rank, size, folder, pipe, environment):

@@ -13,7 +13,7 @@ from ._arrays import Gradients, Result, arrays_of, require_finite, scoring, take
 from ._attention import attention, merge
 from ._job import calling, ranks_of, together
 from ._masks import FARTHEST, MOST, OF_SEVERAL_INTERVALS, boundaries, integer, refuse_several_intervals
-from ._peers import limit
+from ._meeting import limit
 
 _PLACEMENTS = ("contiguous", "striped", "zigzag")
 _OF_KERNELS = {"causal", "window", "documents", *OF_SEVERAL_INTERVALS, "scale", "seed", "sink", "q_offset", "same_bits"}
