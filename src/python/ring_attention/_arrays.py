@@ -29,7 +29,7 @@ class Gradients(NamedTuple):
     sink: np.ndarray | None  #: one number per query head, float64
 
 
-def _given(numbers):
+def _gradients_of_numbers(numbers):
     """The gradients of numbers; None without such a term."""
     return {name: np.array(x) if x else None for name, x in numbers.items()}
 
@@ -64,10 +64,10 @@ class Arrays:
         self._double = np.asarray(q).dtype.itemsize == 8
         self._type = np.dtype(np.float64 if self._double else np.float32)
         self._dimensions = np.ndim(q)
-        self.q = self.take("q", q)
+        self.q = self.as_array("q", q)
         self.heads = self.q.shape[1]
 
-    def take(self, name, array, dimensions=None):
+    def as_array(self, name, array, dimensions=None):
         """The array as [batch, heads, seq, dim], C-contiguous. It is copied if it is not C-contiguous, or is float16.
 
         `dimensions`: the numbers of dimensions that it may have (default: only that of q).
@@ -85,9 +85,9 @@ class Arrays:
             array = np.require(array, self._type, "CA")
         return array.reshape((1,) * (4 - array.ndim) + array.shape)
 
-    def take_rows(self, name, array):
-        """Takes an array with one number per query, such as lse."""
-        return self.take(name, np.asarray(array)[..., np.newaxis])
+    def as_rows(self, name, array):
+        """An array with one number per query, such as lse, as as_array gives it."""
+        return self.as_array(name, np.asarray(array)[..., np.newaxis])
 
     @staticmethod
     def tokens(array):
@@ -97,18 +97,18 @@ class Arrays:
     def on_host(array):
         return array
 
-    def attention(self, k, v, bias, words, threads):
-        return self._result(*_core.attention(self.q, k, v, words, bias, threads))
+    def attention(self, k, v, bias, scoring, threads):
+        return self._result(*_core.attention(self.q, k, v, scoring, bias, threads))
 
-    def attention_backward(self, grad_out, k, v, out, lse, bias, words, threads, like_bias, grad_lse):
-        return self._gradients(*_core.attention_backward(grad_out, self.q, k, v, out, lse, words, bias, threads, grad_lse),
+    def attention_backward(self, grad_out, k, v, out, lse, bias, scoring, threads, like_bias, grad_lse):
+        return self._gradients(*_core.attention_backward(grad_out, self.q, k, v, out, lse, scoring, bias, threads, grad_lse),
                                like_bias)
 
-    def ring(self, k, v, bias, division, words, kernel):
-        return self._result(*_core.ring_forward(self.q, k, v, division, words, bias, kernel))
+    def ring(self, k, v, bias, division, scoring, kernel):
+        return self._result(*_core.ring_forward(self.q, k, v, division, scoring, bias, kernel))
 
-    def ring_backward(self, grad_out, k, v, out, lse, bias, division, words, like_bias, grad_lse):
-        return self._gradients(*_core.ring_backward(grad_out, self.q, k, v, out, lse, division, words, bias, grad_lse),
+    def ring_backward(self, grad_out, k, v, out, lse, bias, division, scoring, like_bias, grad_lse):
+        return self._gradients(*_core.ring_backward(grad_out, self.q, k, v, out, lse, division, scoring, bias, grad_lse),
                                like_bias)
 
     def _give(self, array):
@@ -122,7 +122,7 @@ class Arrays:
     def _gradients(self, q, k, v, bias, numbers, like_bias):
         """`like_bias`: the bias of the caller, or None."""
         bias = None if like_bias is None else np.asarray(bias).reshape(np.shape(like_bias))
-        return Gradients(self._give(q), self._give(k), self._give(v), bias, **_given(numbers))
+        return Gradients(self._give(q), self._give(k), self._give(v), bias, **_gradients_of_numbers(numbers))
 
 
 class GpuArrays:
@@ -146,7 +146,7 @@ class GpuArrays:
             stream = self._stream_of_torch(q, stream)
         self._stream, self._number = stream, self._number_of(stream)
         self.q = None
-        self.q = self.take("q", q, (2, 3, 4))
+        self.q = self.as_array("q", q, (2, 3, 4))
         self.heads = self.q.extents[1]
 
     def _stream_of_torch(self, q, stream):
@@ -165,8 +165,8 @@ class GpuArrays:
             return 1
         return int(getattr(stream, "cuda_stream", getattr(stream, "ptr", stream))) or 1
 
-    def take(self, name, array, dimensions=None):
-        """Like Arrays.take. A PyTorch tensor that is not C-contiguous is copied."""
+    def as_array(self, name, array, dimensions=None):
+        """Like Arrays.as_array. A PyTorch tensor that is not C-contiguous is copied."""
         if not _is_on_gpu(array):
             raise ValueError(f"{name} is in the memory of the host, and q is in that of a GPU")
         if self._torch is not None and isinstance(array, self._torch.Tensor):
@@ -185,10 +185,10 @@ class GpuArrays:
         _require_dimensions(name, len(taken.shape) + (name == "lse"), len(like.shape), dimensions)
         return taken
 
-    def take_rows(self, name, array):
+    def as_rows(self, name, array):
         if name == "grad_lse":
             raise ValueError("grad_lse: lse has no gradient in the memory of a GPU: give arrays of the host")
-        return self.take(name, array)
+        return self.as_array(name, array)
 
     @staticmethod
     def tokens(array):
@@ -198,27 +198,27 @@ class GpuArrays:
     def on_host(array):
         return np.asarray(array.on_host())
 
-    def attention(self, k, v, bias, words, _threads):
-        return self._attended(_core.gpu_attention, (words,), k, v, bias)
+    def attention(self, k, v, bias, scoring, _threads):
+        return self._attended(_core.gpu_attention, (scoring,), k, v, bias)
 
-    def attention_backward(self, grad_out, k, v, out, lse, bias, words, _threads, _like_bias, _grad_lse):
-        return self._differentiated(_core.gpu_attention_backward, (words,), grad_out, k, v, out, lse, bias)
+    def attention_backward(self, grad_out, k, v, out, lse, bias, scoring, _threads, _like_bias, _grad_lse):
+        return self._differentiated(_core.gpu_attention_backward, (scoring,), grad_out, k, v, out, lse, bias)
 
-    def ring(self, k, v, bias, division, words, _kernel):
-        return self._attended(_core.gpu_ring_forward, (division, words), k, v, bias)
+    def ring(self, k, v, bias, division, scoring, _kernel):
+        return self._attended(_core.gpu_ring_forward, (division, scoring), k, v, bias)
 
-    def ring_backward(self, grad_out, k, v, out, lse, bias, division, words, _like_bias, _grad_lse):
-        return self._differentiated(_core.gpu_ring_backward, (division, words), grad_out, k, v, out, lse, bias)
+    def ring_backward(self, grad_out, k, v, out, lse, bias, division, scoring, _like_bias, _grad_lse):
+        return self._differentiated(_core.gpu_ring_backward, (division, scoring), grad_out, k, v, out, lse, bias)
 
     def _attended(self, function, how, k, v, bias):
         out, lse = self._new((*self.q.shape[:-1], v.shape[-1])), self._new(self.q.shape[:-1])
-        function(*how, self._number, self.q, k, v, bias, self._taken(out), self._taken(lse))
+        function(*how, self._number, self.q, k, v, bias, self._as_gpu_array(out), self._as_gpu_array(lse))
         return Result(out, lse)
 
     def _differentiated(self, function, how, grad_out, k, v, out, lse, bias):
         new = [self._new(array.shape) for array in (self.q, k, v)] + [None if bias is None else self._new(bias.shape)]
-        numbers = function(*how, self._number, grad_out, self.q, k, v, out, lse, bias, *map(self._taken, new))
-        return Gradients(*new, **_given(numbers))
+        numbers = function(*how, self._number, grad_out, self.q, k, v, out, lse, bias, *map(self._as_gpu_array, new))
+        return Gradients(*new, **_gradients_of_numbers(numbers))
 
     def _new(self, shape):
         """An array for a result."""
@@ -227,7 +227,7 @@ class GpuArrays:
         with self._torch.cuda.stream(self._stream):
             return self._torch.empty(shape, dtype=self._torch.float32, device=f"cuda:{self.q.device}")
 
-    def _taken(self, result):
+    def _as_gpu_array(self, result):
         return result if result is None or self._torch is None else _core.GpuArray("a result", result, self._number)
 
 
@@ -264,15 +264,15 @@ def scoring(heads, keys, *, causal=False, window=None, documents=None, prefix=No
         raise ValueError(f"softcap is {softcap}: it must be positive and finite, or None")
     if not 0 <= dropout < 1:
         raise ValueError(f"dropout is {dropout}: it must be from 0 to below 1")
-    words = _core.Scoring()
-    words.causal, words.window, words.documents = bool(causal), window_of(window), documents_of(documents, keys)
-    words.alibi = bool(alibi)
-    words.scale, words.dropout, words.sink = None if scale is None else float(scale), float(dropout), sink
-    words.seed = integer("seed", seed, 0, (1 << 64) - 1)
-    set_intervals(words, prefix, blocks, sink_tokens, global_tokens, chunk, intervals)
-    words.softcap, words.same_bits = softcap, tile_of(same_bits)
-    words.q_offset = None if q_offset is None else integer("q_offset", q_offset, -FARTHEST, also=", or None")
-    return words
+    made = _core.Scoring()
+    made.causal, made.window, made.documents = bool(causal), window_of(window), documents_of(documents, keys)
+    made.alibi = bool(alibi)
+    made.scale, made.dropout, made.sink = None if scale is None else float(scale), float(dropout), sink
+    made.seed = integer("seed", seed, 0, (1 << 64) - 1)
+    set_intervals(made, prefix, blocks, sink_tokens, global_tokens, chunk, intervals)
+    made.softcap, made.same_bits = softcap, tile_of(same_bits)
+    made.q_offset = None if q_offset is None else integer("q_offset", q_offset, -FARTHEST, also=", or None")
+    return made
 
 
 def scoring_here(arrays, k, bias, positions, words):

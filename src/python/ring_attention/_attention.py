@@ -18,8 +18,8 @@ def attention(q, k, v, *, bias=None, positions=None, threads=0, check=False, str
     [B, H, Sq, Dv], lse [B, H, Sq]. A query that sees no key has out = 0 and lse = -inf, or the sink of its head.
     """
     arrays = arrays_of(q, stream)
-    k, v = arrays.take("k", k), arrays.take("v", v)
-    bias = None if bias is None else arrays.take("bias", bias, (2, 3, 4))
+    k, v = arrays.as_array("k", k), arrays.as_array("v", v)
+    bias = None if bias is None else arrays.as_array("bias", bias, (2, 3, 4))
     how = scoring_here(arrays, k, bias, positions, words)
     if check:
         require_finite(arrays, q=arrays.q, k=k, v=v, bias=bias)
@@ -52,11 +52,11 @@ def attention_backward(grad_out, q, k, v, out, lse, *, grad_lse=None, bias=None,
     keywords. Returns (q, k, v, bias, sink), each like the argument of this name, or None if that was not given.
     """
     arrays = arrays_of(q, stream)
-    grad_out, k, v, out = (arrays.take(name, array)
+    grad_out, k, v, out = (arrays.as_array(name, array)
                            for name, array in (("grad_out", grad_out), ("k", k), ("v", v), ("out", out)))
-    lse = arrays.take_rows("lse", lse)
-    grad_lse = None if grad_lse is None else arrays.take_rows("grad_lse", grad_lse)
-    dense = None if bias is None else arrays.take("bias", bias, (2, 3, 4))
+    lse = arrays.as_rows("lse", lse)
+    grad_lse = None if grad_lse is None else arrays.as_rows("grad_lse", grad_lse)
+    dense = None if bias is None else arrays.as_array("bias", bias, (2, 3, 4))
     how = scoring_here(arrays, k, dense, positions, words)
     if check:
         require_finite(arrays, grad_out=grad_out, grad_lse=grad_lse, q=arrays.q, k=k, v=v, bias=dense)

@@ -124,7 +124,7 @@ def size(comm=None, group=None) -> int:
     return ranks_of(comm, group).size
 
 
-def together(ranks, call, prepare, news=lambda prepared: ""):
+def prepare_together(ranks, call, prepare, news=lambda prepared: ""):
     """Returns prepare(), and news(prepare()) of rank 0. If prepare fails on one rank, or the ranks make different calls, all
     raise AgreedError.
 

@@ -12,7 +12,7 @@ import weakref
 import torch
 
 from ._core import AgreedError
-from ._job import ranks_of, together
+from ._job import prepare_together, ranks_of
 
 NAME = 'attn_implementation="ring": '
 _records = weakref.WeakKeyDictionary()  # by model, and by the models in it
@@ -53,7 +53,7 @@ class Call:
 def agree(ranks, name, prepare, remedy=""):
     """prepare(), on all ranks. Where it refuses on one, all have its NotImplementedError. `remedy`: where the names differ."""
     try:
-        return together(ranks_of(ranks.get("comm"), ranks.get("group")), name, prepare)[0]
+        return prepare_together(ranks_of(ranks.get("comm"), ranks.get("group")), name, prepare)[0]
     except AgreedError as error:
         differ = remedy and "disagree on the call" in str(error)
         raise AgreedError(f"{error}: {remedy}") if differ else refused(error) from None

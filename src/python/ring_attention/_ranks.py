@@ -11,7 +11,7 @@ import numpy as np
 from . import _core
 from ._arrays import Gradients, Result, arrays_of, require_finite, scoring, takes_scoring, tile_of
 from ._attention import attention, merge
-from ._job import calling, ranks_of, together
+from ._job import calling, prepare_together, ranks_of
 from ._masks import FARTHEST, MOST, OF_SEVERAL_INTERVALS, boundaries, integer, refuse_several_intervals
 from ._meeting import limit
 
@@ -40,8 +40,8 @@ class _Ring:
     def __init__(self, ranks, q, k, v, seq, placement, parallel, ulysses, transport, threads, bias, check, stream,
                  sink_gradient="share", **words):
         self.arrays = arrays_of(q, stream)
-        self.k, self.v = self.arrays.take("k", k), self.arrays.take("v", v)
-        self.bias = None if bias is None else self.arrays.take("bias", bias, (2, 3, 4))
+        self.k, self.v = self.arrays.as_array("k", k), self.arrays.as_array("v", v)
+        self.bias = None if bias is None else self.arrays.as_array("bias", bias, (2, 3, 4))
         queries, keys = (integer("seq", tokens, 0) for tokens in (seq if hasattr(seq, "__len__") else (seq, seq)))
         _require_place(placement, parallel)
         _require_word("transport", transport, self.arrays.transports)
@@ -95,7 +95,7 @@ def ring_attention(q_shard, k_shard, v_shard, *, seq, placement="zigzag", parall
         return ring
 
     with calling(comm, group) as ranks:
-        ring, _ = together(ranks, "ring_attention", prepare)
+        ring, _ = prepare_together(ranks, "ring_attention", prepare)
         return ring.arrays.ring(ring.k, ring.v, ring.bias, ring.division, ring.scoring, _wrapped(kernel))
 
 
@@ -130,14 +130,14 @@ def ring_attention_backward(grad_out, q_shard, k_shard, v_shard, out, lse, *, se
     def prepare():
         ring = _Ring(ranks, q_shard, k_shard, v_shard, seq, placement, parallel, ulysses, transport, threads, bias, check,
                      stream, sink_gradient, **words)
-        grad = ring.arrays.take("grad_out", grad_out)
-        grad_rows = None if grad_lse is None else ring.arrays.take_rows("grad_lse", grad_lse)
+        grad = ring.arrays.as_array("grad_out", grad_out)
+        grad_rows = None if grad_lse is None else ring.arrays.as_rows("grad_lse", grad_lse)
         if check:
             require_finite(ring.arrays, grad_out=grad, grad_lse=grad_rows)
-        return ring, grad, ring.arrays.take("out", out), ring.arrays.take_rows("lse", lse), grad_rows
+        return ring, grad, ring.arrays.as_array("out", out), ring.arrays.as_rows("lse", lse), grad_rows
 
     with calling(comm, group) as ranks:
-        (ring, grad, result, statistic, grad_rows), _ = together(ranks, "ring_attention_backward", prepare)
+        (ring, grad, result, statistic, grad_rows), _ = prepare_together(ranks, "ring_attention_backward", prepare)
         return ring.arrays.ring_backward(grad, ring.k, ring.v, result, statistic, ring.bias, ring.division, ring.scoring,
                                          bias, grad_rows)
 
@@ -165,7 +165,7 @@ def trace(file, *, comm=None, group=None):
 
     call = calling(comm, group)
     with call as ranks:
-        path, _ = together(ranks, "trace", prepare)
+        path, _ = prepare_together(ranks, "trace", prepare)
         ranks.trace(path)
     try:
         yield
@@ -173,7 +173,7 @@ def trace(file, *, comm=None, group=None):
         ranks.drop_trace()
         raise
     with call:
-        together(ranks, "the end of a trace", lambda: None)
+        prepare_together(ranks, "the end of a trace", lambda: None)
         ranks.end_trace()
 
 
@@ -233,7 +233,7 @@ def scatter(array, *, placement="zigzag", parallel="ring", ulysses=1, axis=-2, s
         return _held(ranks, seq, placement, parallel, ulysses, of_rank, same_bits, documents, q_offset)
 
     with calling(comm, group) as ranks:
-        whole, whole_form = together(ranks, "scatter", prepare, form)
+        whole, whole_form = prepare_together(ranks, "scatter", prepare, form)
         if ranks.rank == 0:
             for other in range(1, ranks.size):
                 ranks.send(np.ascontiguousarray(whole.take(held(whole.shape[axis], other), axis)), other)
@@ -261,7 +261,7 @@ def gather(shard, *, seq, placement="zigzag", parallel="ring", ulysses=1, axis=-
         return part
 
     with calling(comm, group) as ranks:
-        part, _ = together(ranks, "gather", prepare)
+        part, _ = prepare_together(ranks, "gather", prepare)
         rest = list(part.shape)
         rest[axis] = seq
         ranks.begin(f"gather of {part.dtype} {rest}", "", "", limit())
@@ -292,7 +292,7 @@ def decode(q, k_shard, v_shard, *, positions=None, sink=None, comm=None, group=N
         return attention(q, k_shard, v_shard, positions=positions, sink=sink if ranks.rank == 0 else None, **words)
 
     with calling(comm, group) as ranks:
-        mine, _ = together(ranks, "decode", prepare)
+        mine, _ = prepare_together(ranks, "decode", prepare)
         ranks.begin(f"decode of {mine.out.dtype} {list(mine.out.shape)}", "", "", limit())
         packed = np.concatenate([mine.out, mine.lse[..., np.newaxis]], -1)
         if ranks.rank == 0:
@@ -324,7 +324,7 @@ def all_reduce(array, *, comm=None, group=None) -> np.ndarray:
         return mine
 
     with calling(comm, group) as ranks:
-        total, _ = together(ranks, "all_reduce", prepare)
+        total, _ = prepare_together(ranks, "all_reduce", prepare)
         ranks.begin(f"all_reduce of {total.dtype} {list(total.shape)}", "", "", limit())
         if ranks.rank != 0:
             ranks.send(total, 0)
