@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "program/bench/parts.hpp"
-#include "program/trace/trace_observer.hpp"
+#include "program/trace/traced.hpp"
 #include "ring_attention/core/random.hpp"
 #include "ring_attention/mpi/agreement.hpp"
 #include "ring_attention/mpi/collectives.hpp"

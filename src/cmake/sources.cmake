@@ -12,7 +12,6 @@ set(core_sources
     ring_attention/core/text.cpp)
 set(mpi_sources
     ring_attention/mpi/agreement.cpp
-    ring_attention/mpi/clock.cpp
     ring_attention/mpi/collectives.cpp
     ring_attention/mpi/communicator.cpp
     ring_attention/mpi/host.cpp)
@@ -68,7 +67,8 @@ set(parallel_sources
     ring_attention/parallel/observer.cpp
     ring_attention/parallel/partition.cpp
     ring_attention/parallel/rank_grid.cpp
-    ring_attention/parallel/term_gradients.cpp)
+    ring_attention/parallel/term_gradients.cpp
+    ring_attention/parallel/trace.cpp)
 
 # Above the library, not installed.
 set(io_sources
@@ -77,6 +77,7 @@ set(io_sources
     io/npy_dictionary.cpp
     io/npy_file.cpp
     io/npy_transfer.cpp
+    io/trace_file.cpp
     io/whole_file.cpp)
 set(model_sources
     model/adamw.cpp
@@ -175,7 +176,6 @@ set(program_parts_sources # what the tests use, too
     program/run/mask_flags.cpp
     program/run/options.cpp
     program/run/report.cpp
-    program/trace/trace.cpp
     program/train/checkpoint.cpp
     program/train/checkpoint_description.cpp
     program/train/directory_lock.cpp
@@ -202,11 +202,8 @@ set(program_without_cuda_sources #
 
 # The Python module, above the library.
 set(python_sources
+    io/trace_file.cpp
     io/whole_file.cpp
-    plan/ring_time.cpp
-    program/output_directory.cpp
-    program/trace/peer_ranks.cpp
-    program/trace/trace.cpp
     program/watchdog.cpp
     python/job.cpp
     python/letters.cpp

@@ -42,4 +42,10 @@ void write_file(const std::string& path, std::string_view first, std::string_vie
   if (!out) throw InputError(path, "cannot be written: " + reason(), check_disk);
 }
 
+bool remove_file(const std::string& path) {
+  std::error_code ignored;
+  return std::filesystem::is_regular_file(std::filesystem::symlink_status(path, ignored)) &&
+         std::filesystem::remove(path, ignored);
+}
+
 }  // namespace ring_attention

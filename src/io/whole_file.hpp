@@ -26,4 +26,7 @@ struct FileBytes {
 /// Replaces a file by `first`, followed by `rest`. \throws InputError; the file may then hold a part
 void write_file(const std::string& path, std::string_view first, std::string_view rest = {});
 
+/// Removes a file, but no directory and no link. \returns whether it has
+bool remove_file(const std::string& path);
+
 }  // namespace ring_attention

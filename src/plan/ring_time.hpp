@@ -19,9 +19,6 @@ struct Rates {
   double bytes_per_second = 0;  ///< beta
 };
 
-/// Pairs of these queries and keys that the mask does not hide.
-[[nodiscard]] Index visible_pairs(const Mask& mask, const TokenRanges& queries, const TokenRanges& keys);
-
 /// FLOP of each rank at each step, [rank][step]: 4 D a visible pair and query head, two products.
 using StepFlops = std::vector<std::vector<double>>;
 

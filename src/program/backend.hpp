@@ -8,7 +8,7 @@
 
 #include "cli/device_options.hpp"
 #include "cli/table.hpp"
-#include "program/command_observers.hpp"
+#include "program/trace/traced.hpp"
 #include "ring_attention/attention/exact/tiling.hpp"
 #include "ring_attention/core/counted.hpp"
 #include "ring_attention/parallel/context_memory.hpp"

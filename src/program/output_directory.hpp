@@ -6,8 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "ring_attention/core/shape.hpp"
-
 namespace ring_attention {
 
 /// \throws InputError when there is no such directory and none can be made
@@ -19,8 +17,5 @@ void require_no_directory(const std::string& file);
 /// Removes the files with the temporary names of `files`, which a killed job leaves in the directory, and says so in a
 /// line on stderr. For one rank.
 void remove_leftovers(const std::string& directory, const std::vector<std::string>& files);
-/// Removes the files FILE.rankN, which a killed job leaves: on a rank of each host.
-/// \returns how many this rank has removed
-Index remove_rank_files(const std::string& file);
 
 }  // namespace ring_attention

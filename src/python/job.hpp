@@ -11,23 +11,28 @@
 #include <memory>
 #include <optional>
 
+#include "io/trace_file.hpp"
 #include "program/activity_observer.hpp"
-#include "program/trace/peer_ranks.hpp"
-#include "program/trace/trace_observer.hpp"
 #include "python/letters.hpp"
 #include "ring_attention/mpi/agreement.hpp"
+#include "ring_attention/mpi/collectives.hpp"
+#include "ring_attention/mpi/host.hpp"
+#include "ring_attention/parallel/peer_links.hpp"
 #include "ring_attention/ring_attention.hpp"
 
 namespace ring_attention::python {
 
 /// What ranks do in their calls, written to a file.
 struct CallTrace {
-  CallTrace(MPI_Comm of, const std::string& file)
-      : comm(std::in_place, of), trace(*comm, file), observer(trace) {}
-  CallTrace(Peers& peers, const std::string& file) : trace(trace_ranks(peers), file), observer(trace) {}
+  CallTrace(MPI_Comm of, const std::string& name)
+      : comm(std::in_place, of),
+        file(std::make_unique<MpiAllToAll>(*comm), name, all_gather(*comm, host_group(*comm).first)),
+        observer(file.trace()) {}
+  CallTrace(Peers& peers, const std::string& name)
+      : file(std::make_unique<PeerAllToAll>(peers, Axis{1, peers.size()}), name), observer(file.trace()) {}
 
   std::optional<Communicator> comm;
-  Trace trace;
+  TraceFile file;
   TraceObserver observer;
 };
 

@@ -83,7 +83,7 @@ void Ranks::end_trace() {
       [&] {
         CallTrace* const made = kept_by_calls().trace.get();
         if (made == nullptr) throw AgreedError("trace: a later trace of these ranks has ended in this block");
-        made->trace.join();
+        made->file.join();
       },
       Phase::write);
   drop_trace();

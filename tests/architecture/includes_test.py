@@ -25,7 +25,7 @@ ABOVE = {  # a folder of src above the library and what it may include besides i
     "model": set(),
     "plan": set(),
     "program": {"io", "cli", "model", "plan"},
-    "python": {"program"},
+    "python": {"io", "program"},
 }
 
 SOURCE = "src/ring_attention/"
@@ -33,8 +33,8 @@ WITHOUT_FLAGS = r"src/(ring_attention|io|plan|model)/"
 MPI_FILES = r"src/(ring_attention/mpi|io)/|src/ring_attention/ring/transports/(odd_even|overlapped|mpi_message)\.|" \
             r"src/ring_attention/parallel/collectives/mpi_all_to_all\.|" \
             r"src/ring_attention/(ring_attention|attention_(ranks|state))\.|src/python/|src/cmake/|lessons/|tests/"
-# The last lines of a job that ends: the watchdog's, and those of mpi_main.
-PRINTING_FILES = r"src/program/|src/ring_attention/mpi/agreement\.cpp|src/cmake/|lessons/|tests/"
+# Also the last lines of a job that ends, by mpi_main, and what a trace has removed.
+PRINTING_FILES = r"src/program/|src/io/trace_file\.cpp|src/ring_attention/mpi/agreement\.cpp|src/cmake/|lessons/|tests/"
 
 # (what must not stand in code, the files in which it may, why)
 WORDS = [

@@ -6,7 +6,7 @@
 #include <cstdio>
 
 #include "benchmarks/in_turn.hpp"
-#include "plan/ring_time.hpp"
+#include "ring_attention/attention/visible_pairs.hpp"
 #include "ring_attention/core/random.hpp"
 #include "ring_attention/cpu/backward.hpp"
 

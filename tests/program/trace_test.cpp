@@ -1,6 +1,6 @@
 // The clocks in a trace whose ranks are Peers, on one machine and on several.
 
-#include "program/trace/peer_ranks.hpp"
+#include "io/trace_file.hpp"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -10,6 +10,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "ring_attention/parallel/peer_links.hpp"
 #include "ring_attention/ring/transports/loopback.hpp"
 #include "support/temporary_directory.hpp"
 
@@ -40,7 +41,7 @@ std::vector<Json> clocks(int ranks_of_one) {
   LoopbackWorld world(4);
   world.run([&](int rank) {
     rank_here = rank;
-    Trace(trace_ranks(world.peers(rank)), file).join();
+    TraceFile(std::make_unique<PeerAllToAll>(world.peers(rank), Axis{1, 4}), file).join();
   });
   std::vector<Json> found;
   for (const Json& event : Json::parse(std::ifstream(file)))

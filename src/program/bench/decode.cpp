@@ -10,6 +10,7 @@
 #include "cli/median.hpp"
 #include "program/cpu_backend.hpp"
 #include "ring_attention/core/random.hpp"
+#include "ring_attention/core/text.hpp"
 #include "ring_attention/mpi/collectives.hpp"
 #include "ring_attention/parallel/collectives/mpi_all_to_all.hpp"
 #include "ring_attention/parallel/decode/decode.hpp"

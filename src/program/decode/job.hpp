@@ -7,7 +7,9 @@
 #include "program/run/check.hpp"
 #include "program/run/files.hpp"
 #include "program/stopwatch.hpp"
+#include "ring_attention/attention/visible_pairs.hpp"
 #include "ring_attention/core/allocation.hpp"
+#include "ring_attention/core/text.hpp"
 #include "ring_attention/mpi/collectives.hpp"
 #include "ring_attention/parallel/collectives/mpi_all_to_all.hpp"
 #include "ring_attention/parallel/decode/decode.hpp"
@@ -158,8 +160,14 @@ class DecodeJob {
   /// The state over the keys of this rank.
   [[nodiscard]] auto attend_here(const Cache& cache, const auto& attend) const {
     if (trace_ == nullptr) return attend();
-    return traced_decoding(*trace_, cache.ranges(), {{cache.size() - 1, 1, 1}}, input_.scoring().mask,
-                           attend);
+    const TokenRanges keys = cache.ranges(), query{{cache.size() - 1, 1, 1}};
+    trace_->begin(
+        Track::compute, "own K,V",
+        format("\"queries\":%s,\"keys\":%s,\"pairs\":%lld", json_of(query).c_str(), json_of(keys).c_str(),
+               static_cast<long long>(visible_pairs(input_.scoring().mask, query, keys))));
+    auto state = attend();
+    trace_->end(Track::compute);
+    return state;
   }
 
   void check(const Cache& cache, Stopwatch& watch) {

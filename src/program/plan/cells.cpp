@@ -6,6 +6,7 @@
 
 #include "plan/ring_time.hpp"
 #include "plan/volume.hpp"
+#include "ring_attention/attention/visible_pairs.hpp"
 #include "ring_attention/core/error.hpp"
 #include "ring_attention/parallel/heads.hpp"
 #include "ring_attention/parallel/partition.hpp"

@@ -6,7 +6,6 @@
 #include "program/placement_choice.hpp"
 #include "program/run/check.hpp"
 #include "program/run/input.hpp"
-#include "program/trace/trace.hpp"
 
 namespace ring_attention {
 

@@ -7,6 +7,7 @@
 #include "plan/ring_step.hpp"
 #include "plan/ring_time.hpp"
 #include "program/run/context.hpp"
+#include "ring_attention/attention/visible_pairs.hpp"
 #include "ring_attention/mpi/collectives.hpp"
 
 namespace ring_attention {

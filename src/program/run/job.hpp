@@ -9,6 +9,7 @@
 #include "program/run/files.hpp"
 #include "program/stopwatch.hpp"
 #include "ring_attention/core/allocation.hpp"
+#include "ring_attention/core/text.hpp"
 
 namespace ring_attention {
 

@@ -1,14 +1,14 @@
 // The clock of one machine, which its ranks share; and clocks that differ.
 
-#include "ring_attention/mpi/clock.hpp"
-#include "ring_attention/mpi/collectives.hpp"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <vector>
 
+#include "io/trace_file.hpp"
+#include "ring_attention/mpi/collectives.hpp"
 #include "ring_attention/mpi/host.hpp"
+#include "ring_attention/parallel/collectives/mpi_all_to_all.hpp"
 
 namespace {
 
@@ -28,7 +28,9 @@ TEST(Clock, RanksOfOneMachineShareIt) {
   const Communicator comm(MPI_COMM_WORLD);
   const HostGroup group = host_group(comm);
   EXPECT_EQ(group.first, 0);  // this test runs on one machine
-  const ClockOffset offset = clock_offset(comm, group.first);
+  MpiAllToAll all(comm);
+  EXPECT_EQ(machines_of(all), std::vector<int>(static_cast<std::size_t>(comm.size())));
+  const ClockOffset offset = clock_offset(all, machines_of(all));
   EXPECT_EQ(offset.seconds, 0);
   EXPECT_EQ(offset.round_trip, 0);
 }
@@ -52,10 +54,17 @@ double clock_of_its_machine() {
   return clock_seconds() + 1000 * machine_of(rank);
 }
 
+ClockOffset offset_of_its_machine(const Communicator& comm) {
+  std::vector<int> machines;
+  for (int rank = 0; rank < comm.size(); ++rank) machines.push_back(2 * machine_of(rank));
+  MpiAllToAll all(comm);
+  return clock_offset(all, machines, clock_of_its_machine);
+}
+
 TEST(Clock, AnOffsetIsAddedToTheOwnClock) {
   const Communicator comm(MPI_COMM_WORLD);
   const int machine = machine_of(comm.rank());
-  const ClockOffset offset = clock_offset(comm, 2 * machine, clock_of_its_machine);
+  const ClockOffset offset = offset_of_its_machine(comm);
   if (machine == 0) {
     EXPECT_EQ(offset.round_trip, 0);
   } else {
@@ -67,7 +76,7 @@ TEST(Clock, AnOffsetIsAddedToTheOwnClock) {
 
 TEST(Clock, RanksOfAnotherMachineHaveOneOffset) {
   const Communicator comm(MPI_COMM_WORLD);
-  const ClockOffset offset = clock_offset(comm, 2 * machine_of(comm.rank()), clock_of_its_machine);
+  const ClockOffset offset = offset_of_its_machine(comm);
   const std::vector<ClockOffset> all = all_gather(comm, offset);
   for (std::size_t rank = 1; rank < all.size(); rank += 2) {
     EXPECT_EQ(all[rank].seconds, all[rank - 1].seconds);
