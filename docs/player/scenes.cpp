@@ -15,6 +15,7 @@
 #include "ring_attention/mpi/collectives.hpp"
 #include "ring_attention/parallel/cpu_device.hpp"
 #include "ring_attention/parallel/mpi_links.hpp"
+#include "ring_attention/parallel/observed.hpp"
 #include "ring_attention/ring/transports/adapter.hpp"
 
 using namespace ring_attention;
@@ -102,7 +103,8 @@ int record(const Communicator& comm, const std::string& scene, Trace& trace) {
                scene == "step-too-few" ? TransportKind::odd_even : TransportKind::overlapped);
   AdaptedLinks<SlowTransport> slow(mpi);
   TraceObserver observer(trace);
-  Attention attention(cpu, is_slow ? static_cast<Links&>(slow) : mpi, shared, {&observer});
+  ObservedContextParallel<float> attention(cpu, is_slow ? static_cast<Links&>(slow) : mpi, shared,
+                                           {&observer});
   Tensor<float> q(all.with_seq(tokens.tokens(comm.rank())));
   fill_random(q.view(), {.stream = static_cast<std::uint64_t>(comm.rank())});
   barrier(comm);
