@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from dataclasses import replace
 from typing import Iterable
@@ -16,8 +17,13 @@ from .rounding import random_array
 from .search import Evidence, Explanation, Search
 
 
-def singles(mistakes: Iterable[Mistake], ring: int, base: Explanation) -> list[Explanation]:
+def singles(mistakes: Iterable[Mistake], ring: int, base: Explanation) -> tuple[Explanation, ...]:
     """Single mistakes of a pass, in both directions of the ring where that matters, on top of `base`."""
+    return _singles(tuple(mistakes), ring, base)
+
+
+@functools.lru_cache(maxsize=64)  # each type of numbers, and each case alone, tries the same
+def _singles(mistakes: tuple[Mistake, ...], ring: int, base: Explanation) -> tuple[Explanation, ...]:
     found = []
     for mistake in mistakes:
         if (mistake.in_backward if base.forward else mistake.in_forward) and mistake not in base.mistakes:
@@ -25,10 +31,10 @@ def singles(mistakes: Iterable[Mistake], ring: int, base: Explanation) -> list[E
             follows = {base.follows_content, base.follows_content or bool(base.forward) and mistake.moves_content}
             for direction in (1, -1) if ring > 2 and one.any_of("directed") else (1,):
                 found += [replace(one, direction=direction, follows_content=f) for f in sorted(follows)]
-    return found
+    return tuple(found)
 
 
-def pairs(candidates: list[Explanation], search: Search) -> list[Explanation]:
+def pairs(candidates: Iterable[Explanation], search: Search) -> list[Explanation]:
     """All pairs of these that may explain the case which `search` looks at first."""
     some = [one for one in candidates if not one.any_of("loses_digits")]
     shows = search.shows(0, some)

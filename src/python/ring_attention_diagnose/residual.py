@@ -39,6 +39,10 @@ class Residuals:
         """The means of the squared errors, each at most 1."""
         return np.nansum(np.minimum(self.rows**2, 1), axis=1) / np.maximum(self.count, 1)
 
+    def most_above(self, error: float) -> np.ndarray:
+        """Is the error that half of the rows stay below larger?"""
+        return ((self.rows <= error).sum(1) <= (0.5 * np.maximum(self.count - 1, 0)).astype(int)) & (self.count > 0)
+
     @property
     def median(self) -> np.ndarray:
         """The errors that half of the rows stay below."""

@@ -135,7 +135,7 @@ class Search:
         if same.any():
             both_ways = one.yardstick.tolerances(self.precision)
             found.worst[same] = one.residual(one.problem.right, self.which, both_ways).worst[0]
-        no_hope = (found.median > _FAR_OFF) | (found.square > _NO_BETTER * self.right_squares[number])
+        no_hope = found.most_above(_FAR_OFF) | (found.square > _NO_BETTER * self.right_squares[number])
         wrong = np.flatnonzero(~(found.worst <= 1) & ~no_hope)
         # Wrong results may be larger, and rounding moves them further. Where the mistake is an overflow, the rows that
         # do so are the evidence.
@@ -180,7 +180,7 @@ class Search:
             left = self.residuals(number, [candidates[i] for i in alive])
             if number == 0:
                 explained = 1 - left.square / max(self.right_squares[0], 1e-300)
-            not_everywhere = self.spread & (left.median < self._least(one))
+            not_everywhere = left.median < self._least(one) if self.spread else np.False_
             worst[alive] = np.where(not_everywhere, NO_FIT, np.maximum(worst[alive], left.worst))
             alive = alive[worst[alive] <= 1]
         worst[(worst <= 1) & (self.right_worst < _NAMED_ABOVE * worst)] = NO_FIT
