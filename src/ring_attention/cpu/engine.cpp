@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <numbers>
 
 #include "ring_attention/cpu/threads.hpp"
 
@@ -80,15 +79,12 @@ void CpuEngine<T>::attend(const KeyValue<T>& kv, Index batch, Index head, Index 
 
 template <class T>
 Partial<T> CpuEngine<T>::to_partial() const {
-  Partial<T> partial{state_.o.clone(), state_.m.clone(), state_.l.clone()};
-  for (T& m : partial.m.view().elements()) m = static_cast<T>(m * std::numbers::ln2);
-  return partial;
+  return {state_.o.clone(), state_.m.clone(), state_.l.clone()};
 }
 
 template <class T>
 AttentionResult<T> CpuEngine<T>::finish() {
   workspace_ = {};
-  for (T& m : state_.m.view().elements()) m = static_cast<T>(m * std::numbers::ln2);
   add_sinks(state_, scoring_.sinks);
   return ring_attention::finish(std::move(state_));
 }

@@ -43,7 +43,7 @@ class CpuEngine : public Engine<T> {
   /// \throws Error when the shapes do not belong together.
   void accumulate(const KeyValue<T>& kv, const Progress& progress = {}) override;
 
-  /// Adds the sinks; out = o / l and lse = log 2 * m + log l. Ends the work on these queries.
+  /// Adds the sinks; out = o / l and lse = m + log l. Ends the work on these queries.
   [[nodiscard]] AttentionResult<T> finish() override;
 
   /// The state (o, m, l) as it is now, with m in units of the natural logarithm.
@@ -61,7 +61,7 @@ class CpuEngine : public Engine<T> {
   TokenRanges q_ranges_;
   cpu::QueryIntervals intervals_;
   std::vector<cpu::QueryTile> tiles_;
-  Partial<T> state_;     // m in units of log 2
+  Partial<T> state_;
   Tensor<T> workspace_;  // [1, 1, threads, elements of a tile]
 };
 

@@ -5,15 +5,15 @@
 /// In every array of a panel the queries are adjacent, so that no step adds or compares across lanes:
 ///
 ///     qt[dim][lanes]   the queries, transposed, times the scale
-///     ot[value_dim][lanes]   sum 2^(s - m) v, not normalised
-///     m[lanes], l[lanes]  m in units of log 2
+///     ot[value_dim][lanes]   sum e^(s - m) v, not normalised
+///     m[lanes], l[lanes]
 ///     p[block][lanes]  the scores of a block of keys, then their exponentials
 ///
 /// For each block of keys, in four steps:
 ///
-///     1.  s[j]  = sum_c k[j][c] qt[c]          and m' = max(m, log2(e) s[j])
-///     2.  p[j]  = 2^(log2(e) s[j] - m')        in one rounding where there is a fused multiply-add
-///     3.  a     = 2^(m - m'),  l = a l + sum_j p[j]
+///     1.  s[j]  = sum_c k[j][c] qt[c]     and m' = max(m, s[j])
+///     2.  p[j]  = 2^(log2(e) (s[j] - m'))
+///     3.  a     = 2^(log2(e) (m - m')),  l = a l + sum_j p[j]
 ///     4.  ot[c] = a ot[c] + sum_j v[j][c] p[j]
 ///
 /// Steps 1 and 4 are the work, lanes * block * (dim + value_dim) multiply-adds, and both are the one product of simd.hpp: k and
@@ -87,28 +87,20 @@ void scores(const KeySpan<Real>& span, Offset j, Offset n, bool masked, Offset d
   });
 }
 
-/// Rounded up. From 2^23 on a float is an integer.
-inline Vector ceiling(Vector x) {
-  const auto small = absolute(x) < static_cast<Real>(1 << 23);
-  const Vector cut = __builtin_convertvector(__builtin_convertvector(small ? x : broadcast(0), Integers),
-                                             Vector);  // towards 0
-  return small ? (cut < x ? cut + 1 : cut) : x;
-}
-
 /// Steps 2 and 3: p = exponentials; m and l move on, and step 4 moves ot by the same factors a. `values` are what
 /// step 4 reads next.
-/// \param exact  m is an integer, so that the factors a are powers of two
-template <bool exact>
+///
+/// The difference comes first, which is exact for scores near m. log2(e) s - log2(e) m would take an operation less, but
+/// there log2(e) m is rounded: the exponent of the largest score is then not 0, and from 10^9 on beyond 127 or -127.
 void exponentiate(const Real* values, Offset n, Offset dim, const Panel& panel,
                   const Vector (&top)[tile_vectors], Vector (&a)[tile_vectors], bool fetch) {
   Vector from[tile_vectors], l[tile_vectors] = {};
   RING_ATTENTION_UNROLL
   for (int v = 0; v < tile_vectors; ++v) {
     const Vector before = load(panel.m + v * width);
-    const Vector highest = larger(top[v] * log2_e, before);
-    const Vector m = exact ? ceiling(highest) : highest;
+    const Vector m = larger(top[v], before);
     from[v] = m == -infinity ? broadcast(0) : m;  // no key seen yet: -inf - 0, not -inf + inf
-    a[v] = exp2(before - from[v]);
+    a[v] = exp2((before - from[v]) * log2_e);
     store(panel.m + v * width, m);
   }
   for (Offset j = 0; j < n; ++j) {
@@ -116,7 +108,7 @@ void exponentiate(const Real* values, Offset n, Offset dim, const Panel& panel,
     RING_ATTENTION_UNROLL
     for (int v = 0; v < tile_vectors; ++v) {
       Real* s = panel.p + j * lanes + v * width;
-      const Vector p = exp2(fma(load(s), broadcast(log2_e), -from[v]));
+      const Vector p = exp2((load(s) - from[v]) * log2_e);
       store(s, p);
       l[v] += p;
     }
@@ -159,7 +151,6 @@ void accumulate(const Real* values, Offset n, Offset dim, const Vector (&a)[tile
 
 /// All steps for the keys j .. j + n - 1 of the span.
 /// \param fetch  for the first panel of a tile: the others find the keys and values in the caches
-template <bool exact>
 void attend_block(const KeySpan<Real>& span, Offset j, Offset n, bool masked, const QueryRows<Real>& rows,
                   const Panel& panel, bool fetch) {
   const Offset dim = rows.dim, value_dim = rows.value_dim;
@@ -169,7 +160,7 @@ void attend_block(const KeySpan<Real>& span, Offset j, Offset n, bool masked, co
     scores<false>(span, j, n, masked, dim, value_dim, panel, top, fetch);
   else
     scores<true>(span, j, n, masked, dim, value_dim, panel, top, fetch);
-  exponentiate<exact>(span.v + j * value_dim, n, value_dim, panel, top, a, fetch);
+  exponentiate(span.v + j * value_dim, n, value_dim, panel, top, a, fetch);
   if (span.dropout.low != nullptr) drop(span.dropout, j, n, panel);
   accumulate(span.v + j * value_dim, n, value_dim, a, panel, span.k + (j + n) * dim, fetch);
 }
@@ -189,7 +180,7 @@ inline void store_tile(const QueryRows<Real>& rows, Real* workspace) {
   });
 }
 
-/// \param exact  as above, and the blocks begin at multiples: those of a row do not depend on what other lanes see
+/// \param exact  the blocks begin at multiples: those of a row do not depend on what other lanes see
 template <bool exact>
 void attend(const KeySpan<Real>& span, const QueryRows<Real>& rows, Real* workspace) {
   const VisibleKeys seen(span, panels * lanes);
@@ -199,7 +190,7 @@ void attend(const KeySpan<Real>& span, const QueryRows<Real>& rows, Real* worksp
     for_panels_that_see(
         span, seen, j, j + n, rows,
         [&](const QueryRows<Real>& part, const KeySpan<Real>& own, int first, bool masked, Offset end) {
-          attend_block<exact>(own, j, end - j, masked, part, Panel(workspace, part, first), fetch);
+          attend_block(own, j, end - j, masked, part, Panel(workspace, part, first), fetch);
           fetch = false;
         });
   }

@@ -66,9 +66,9 @@ struct QueryRows {
   int dim, value_dim;
   T scale;     ///< of the scores
   const T* q;  ///< [queries][dim]
-  T* o;        ///< [queries][value_dim]: sum 2^(s - m) v
-  T* m;        ///< [queries]: the largest score so far, in units of log 2
-  T* l;        ///< [queries]: sum 2^(s - m)
+  T* o;        ///< [queries][value_dim]: sum e^(s - m) v
+  T* m;        ///< [queries]: the largest score so far
+  T* l;        ///< [queries]: sum e^(s - m)
 };
 
 /// A tile of queries in memory, for the backward. A row that sees no key has lse = -inf.

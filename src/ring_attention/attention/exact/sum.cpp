@@ -10,7 +10,6 @@ namespace ring_attention {
 namespace {
 
 constexpr int bits = exact_digit_bits;
-constexpr double largest_exponent = 2e9;
 constexpr ExactWord not_finite = std::numeric_limits<int>::max();
 
 constexpr const char* too_many = "ExactSum: more than 1023 terms in a row that is not wide";
@@ -50,7 +49,7 @@ void ExactSum::make_room() {
 
 void ExactSum::add(std::span<const float> term, double exponent) {
   require(std::ssize(term) == format_.dim, "ExactSum: a term has as many elements as the row");
-  exponent = std::clamp(exponent, -largest_exponent, largest_exponent);
+  exponent = std::clamp(exponent, -ExactFormat::largest_exponent, ExactFormat::largest_exponent);
   const ExactWord own = level_of(largest_of(term), exponent);
   make_room();
   raise(own);

@@ -34,7 +34,8 @@
 ///   error grows to about 2e-4 (exact_sum_test). A level for each element would cure that with three words in place of two
 ///   (the time of the forward then grows by 12 % in place of 4 %).
 /// - A term that is infinite or NaN makes the whole row NaN, in any order.
-/// - E beyond +-2e9 counts as +-2e9. A row without terms is 0.
+/// - E beyond +-2e9 counts as +-2e9. A score above 1.38e9, whose weight would be wrong, makes its row NaN (state.hpp).
+/// - A row without terms is 0.
 #pragma once
 
 #include <span>
@@ -50,6 +51,7 @@ struct ExactFormat {
   static constexpr Index most_terms = 1023;  ///< of a row that is not wide
   static constexpr Index terms_at_once =
       512;  ///< after which a wide row carries, and so takes a row of as many
+  static constexpr double largest_exponent = 2e9;  ///< |E| of a term, in units of log 2
 
   Index dim = 1;
   bool wide = false;

@@ -1,5 +1,5 @@
 /// \file
-/// The fast forward of a tile of keys, as a term of exact sums: (o, m, l) of a panel are then terms o 2^m and l 2^m.
+/// The fast forward of a tile of keys, as a term of exact sums: (o, m, l) of a panel become terms o 2^E and l 2^E.
 #define RING_ATTENTION_ONLY_ARITHMETIC
 #include "ring_attention/cpu/forward_kernel.cpp"  // NOLINT(bugprone-suspicious-include)
 #include "ring_attention/cpu/exact/simd_sum.hpp"
@@ -34,6 +34,17 @@ void load_exact(const QueryRows<Real>& rows, Real* workspace) {
   clear(panel.l_sums);
 }
 
+/// Returns log2(e) m - E for E = log2(e) m, rounded up. E is at least -2e9; NaN for an m whose E is beyond 2e9.
+inline Real fraction_of_power(Real m, int& exponent) {
+  constexpr int most = 2'000'000'000;
+  const double power = double{m} * 1.44269504088896340736;
+  exponent = power < -most ? -most : power < most ? static_cast<int>(power) : 0;  // towards 0
+  if (power < -most) return 0;
+  if (!(power < most)) return __builtin_nanf("");
+  if (exponent < power) ++exponent;
+  return static_cast<Real>(power - exponent);
+}
+
 void attend_exact(const KeySpan<Real>& span, const QueryRows<Real>& rows, Real* workspace) {
   const ExactPanel panel(workspace, rows);
   for (Offset i = 0; i < rows.value_dim * lanes; ++i) panel.ot[i] = 0;
@@ -44,14 +55,20 @@ void attend_exact(const KeySpan<Real>& span, const QueryRows<Real>& rows, Real* 
   attend<true>(span, rows, workspace);
   int exponent[lanes];
   bool present[lanes];
+  Real factor[lanes];
   for (int i = 0; i < lanes; ++i) {
-    constexpr Real most = 2e9F;
     const Real m = panel.m[i];
     // A hidden tile is no term, NaN is one.
     present[i] = i < rows.queries && (m != -infinity || panel.l[i] != 0);
-    exponent[i] = m == -infinity ? 0
-                  : m > -most    ? (m < most ? static_cast<int>(m) : 2'000'000'000)
-                                 : -2'000'000'000;
+    factor[i] = fraction_of_power(m, exponent[i]);
+  }
+  for (int v = 0; v < tile_vectors; ++v) {
+    const Vector factors = exp2(load(factor + v * width));
+    store(panel.l + v * width, load(panel.l + v * width) * factors);
+    for (Offset c = 0; c < rows.value_dim; ++c) {
+      Real* o = panel.ot + c * lanes + v * width;
+      store(o, load(o) * factors);
+    }
   }
   add(panel.o_sums, panel.ot, exponent, present);
   add(panel.l_sums, panel.l, exponent, present);
