@@ -27,6 +27,7 @@ set(attention_sources
     ring_attention/attention/mask_sets.cpp
     ring_attention/attention/partial.cpp
     ring_attention/attention/reference.cpp
+    ring_attention/attention/reference_errors.cpp
     ring_attention/attention/row_dot.cpp
     ring_attention/attention/scoring.cpp
     ring_attention/attention/scoring_arguments.cpp
