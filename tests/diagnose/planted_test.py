@@ -16,7 +16,7 @@ if importlib.util.find_spec("numpy") is None:
 import planted
 import trials  # noqa: F401: the path of the package
 import numpy as np
-from ring_attention_diagnose import ARRAYS, InputError, judged, problems_of
+from ring_attention_diagnose import ARRAYS, InputError, assert_right, judged, problems_of
 from ring_attention_diagnose.__main__ import main
 from ring_attention_diagnose.layout import submission_of
 from ring_attention_diagnose.search import Evidence
@@ -188,6 +188,23 @@ class Planted(unittest.TestCase):
             self.assertIn(f"{name:<12}WRONG: it is that of the queries of rank 1 alone, and not summed", report)
         with self.assertRaisesRegex(InputError, "mine: sinks has no such input"):
             judged(problems[1:], [{**right[1], "dbias": [("mine", np.zeros((4, 24, 24)))]}])
+
+    def test_in_the_ci_of_another_project(self):
+        page = (trials.Path(__file__).resolve().parents[2] / "docs/diagnose.md").read_text(encoding="utf-8")
+        code = page.split("## In your CI")[1].split("```py\n")[1].split("```\n")[0]
+        names = {}
+        exec(code, names)
+        names["test_my_ring"]()
+        exec(code.replace("keys <= keys", "keys - 1 <= keys"), names)
+        with self.assertRaisesRegex(AssertionError, "forward     WRONG: a query sees one key after its own"):
+            names["test_my_ring"]()
+
+        def by_rank(q, k, v, case):
+            return {name: arrays for name, arrays in planted.ring({**case, "zigzag": True}, {"q": q, "k": k, "v": v, **case},
+                                                                  "dv-without-l").items() if name in ARRAYS}
+
+        with self.assertRaisesRegex(AssertionError, "backward    WRONG: P in dV is not divided by l"):
+            assert_right(by_rank, ranks=3, placement="zigzag", only=["causal", "gqa"])
 
     def test_runs_are_written_and_read(self):
         with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()) as out:

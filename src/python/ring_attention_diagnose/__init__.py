@@ -19,7 +19,7 @@ import sys
 from typing import Callable, Iterable
 
 try:
-    import numpy as _  # noqa: F401
+    import numpy
 except ImportError as error:
     _says = "NumPy is missing: `apt-get install python3-numpy`, or `python3 -m pip install numpy`"
     if os.path.basename(sys.argv[0]) in ("-m", "ring-attention-diagnose"):  # a program says it in one line
@@ -37,7 +37,8 @@ from .report import to_dict, to_text
 from .rounding import PRECISION_OF
 
 __version__ = "1.0.0"
-__all__ = ["ARRAYS", "InputError", "Job", "Problem", "judged", "losses", "norms", "problems_of"]
+__all__ = ["ARRAYS", "InputError", "Job", "Problem", "assert_right", "judged", "losses", "norms",
+           "problems_of"]
 
 
 def problems_of(ranks: int = 3, placement: str | Callable[[dict], list] = "contiguous", parallel: str = "ring",
@@ -75,3 +76,28 @@ def judged(problems: list[Problem], given: list[Given],
         raise InputError("diagnose", "the function returned nothing for any case", "return out, or (out, lse)")
     found = diagnose(submission.answers, Options(progress=progress, type_of_q=PRECISION_OF.get(str(dtype).rpartition(".")[2], "")))
     return found.right, to_text(found, submission), to_dict(found, submission)
+
+
+def assert_right(run: Callable, ranks: int = 3, **words) -> None:
+    """For a test of one's own: the failure's message is the report.
+
+    :param run: run(q, k, v, case), with whole arrays [batch, heads, tokens, dim] in the order of positions, and a dict with
+    the words of cases.json, dout and, of that case, bias. It returns out, (out, lse), (out, lse, dq, dk, dv) or a dict:
+    each a whole array, or a list with the rows of each rank
+    :param words: of problems_of
+    :raises AssertionError: unless the results are right
+    """
+    __tracebackhide__ = True  # pytest shows the caller
+    problems, given = problems_of(ranks, **{"repeat": None, **words}), []
+    for problem in problems:
+        arrays = problem.inputs()
+        q, k, v = (arrays.pop(name) for name in "qkv")
+        found = run(q, k, v, {**problem.description(), **arrays, "name": problem.case.name})
+        if not isinstance(found, dict):
+            found = dict(zip(ARRAYS, found if isinstance(found, tuple) else (found,)))
+        given.append({name: [(f"{name} in the case {problem.case.name}", numpy.asarray(piece, float))
+                             for piece in (of_ranks if isinstance(of_ranks, list) else [of_ranks])]
+                      for name, of_ranks in found.items() if of_ranks is not None})
+    right, report, _ = judged(problems, given)
+    if not right:
+        raise AssertionError("\n" + report)
