@@ -327,19 +327,6 @@ class LongTest(TrainCase):
     def test_killed_twenty_times(self):
         self.check_killed(20, 40)
 
-    def test_each_array_counts(self):
-        """Another last number in any array of a checkpoint gives another end: the comparisons above can fail."""
-        words = (*MODEL, "--steps", 18)
-        self.train(2, *words, "--checkpoint", "whole")
-        for file in ARRAYS:
-            self.train_until(8, 2, *words, "--checkpoint", file)
-            with open(self.path(f"{file}/step_{self.steps_in(file)}/{file}"), "r+b") as array:
-                array.seek(-4, os.SEEK_END)
-                array.write(npy.pack([0.5], "<f4"))
-            self.train(2, *words, "--checkpoint", file)
-            for name in ARRAYS:
-                self.assertNotEqual(self.checkpoint(file, 18)[name], self.checkpoint("whole", 18)[name])
-
     def test_one_rank_resumes(self):
         self.check_another_mesh(1)
 
