@@ -16,7 +16,7 @@
 namespace ring_attention::test {
 namespace {
 
-constexpr Index tokens = 150, columns = 8;  // two blocks of keys in float, or on a ring few queries a rank
+constexpr Index tokens = 150, head_dim = 8;  // two blocks of keys in float, or on a ring few queries a rank
 
 /// How the scores of a row become large.
 enum class By { bias, capped_bias, products };
@@ -34,7 +34,7 @@ double spacing(double x) {
 template <class T>
 GradientProblem<T> problem_of(By by, double shift, bool one = false) {
   const double step = one ? 1000 : 1;
-  Case what{.kv_heads = 1, .queries = tokens, .keys = tokens, .dim = columns, .scoring = {1}, .seed = 5};
+  Case what{.kv_heads = 1, .queries = tokens, .keys = tokens, .dim = head_dim, .scoring = {1}, .seed = 5};
   if (by != By::products) what.bias_batch = what.bias_heads = 1;
   if (by == By::capped_bias) what.scoring.softcap = 50;
   auto [q, k, v] = random_inputs<T>(what);
@@ -101,7 +101,7 @@ void expect_right_gradients(const GradientProblem<T>& problem, const TeamRun<T>&
       reference_backward(in_double(p.q), in_double(p.k), in_double(p.v), in_double(problem.grad_out),
                          p.what.scoring, in_double(p.bias));
   const double error = 64 * epsilon<T> * (1 + largest_lse),
-               of_ds = error * columns * largest(p.v) * largest(problem.grad_out);
+               of_ds = error * head_dim * largest(p.v) * largest(problem.grad_out);
   expect_near("dq", got.gradients.q, want.q, of_ds * largest(p.k) * 4);
   expect_near("dk", got.gradients.k, want.k, of_ds * largest(p.q) * tokens);
   expect_near("dv", got.gradients.v, want.v, error * largest(problem.grad_out) * 4);
