@@ -218,6 +218,11 @@ TEST(JudgedByNorm, FailsBeyondItsBoundAndDecidesNothingBeyondATenth) {
   EXPECT_EQ(unknown.reason, "roundings may reach 0.51, of a norm of 5: this says nothing");
   EXPECT_TRUE(judged_by_norm(one, 0.51, 6).ok) << "the terms are larger than their sum";
   EXPECT_FALSE(judged_by_norm(one, nan, 6).ok);
+  const Comparison noise = compare(row({3.0, 4.8}), row({3.0, 4.0}), anything);  // off by 0.8
+  EXPECT_TRUE(judged_by_norm(noise, 1, 100).ok);
+  EXPECT_FALSE(judged_by_norm(noise, 1, 100, -1, true).decides)
+      << "what cancellation leaves is mostly roundings";
+  EXPECT_TRUE(judged_by_norm(noise, 1000, 1e5, -1, true).ok) << "cancellation leaves nothing";
   EXPECT_TRUE(judged_by_norm(one, 0.01, 0, 0.11).ok) << "an error that any array may have";
 }
 

@@ -96,11 +96,22 @@ double norm(std::span<const double> numbers) {
   return unit * std::sqrt(squared);
 }
 
-Comparison judged_by_norm(Comparison comparison, double bound, double size, double smallest) {
+namespace {
+
+/// The error is a large part of what cancellation leaves. Where it leaves nothing, as in a gradient of a saturated
+/// softmax, the array is 0 but for roundings, as it should be.
+bool mostly_roundings(const Comparison& comparison, double bound) {
+  return comparison.norm_error > widest_bound * comparison.norm_want && comparison.norm_want > bound / 128;
+}
+
+}  // namespace
+
+Comparison judged_by_norm(Comparison comparison, double bound, double size, double smallest, bool cancels) {
   if (!comparison.ok || comparison.max_error <= smallest) return comparison;
   if (!(comparison.norm_error <= bound))
     comparison.reason = format("the norm of the error is %.3g, its bound %.3g", comparison.norm_error, bound);
-  else if (!(bound <= widest_bound * std::max(comparison.norm_want, size)))
+  else if (!(bound <= widest_bound * std::max(comparison.norm_want, size)) ||
+           (cancels && mostly_roundings(comparison, bound)))
     comparison.decides = false;
   if (!comparison.decides)
     comparison.reason =

@@ -125,9 +125,10 @@ inline constexpr double widest_bound = 0.1;
 /// is above widest_bound of the norm of `want` and of `size`.
 /// \param size      of an array that cancels
 /// \param smallest  an error that any array may have
+/// \param cancels   an error above widest_bound of the norm decides nothing, unless the array is 0 but for roundings
 [[nodiscard]] Comparison judged_by_norm(Comparison comparison, double bound,
                                         double size = std::numeric_limits<double>::infinity(),
-                                        double smallest = -1);
+                                        double smallest = -1, bool cancels = false);
 
 /// What rounding can do to the rows of out or lse (Reference), [batch, heads, rows, 1].
 struct RowErrors {
@@ -181,7 +182,7 @@ template <class T>
   const Precision precision = Precision::of<T>(unit);
   return judged_by_norm(comparison,
                         gradient_norm_bound(comparison, precision, element, errors, terms, columns),
-                        errors.size(), precision.smallest);
+                        errors.size(), precision.smallest, unit > 0);
 }
 
 /// The tolerance for a gradient, like attention_tolerance. `magnitude` is the size of the terms it sums
