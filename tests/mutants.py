@@ -171,9 +171,18 @@ def planted(row):
         put_back()
 
 
+def instructions_missing(name):
+    """Those of x86 that a row's name has, such as avx512, and this processor has not."""
+    processor = Path("/proc/cpuinfo")
+    here = processor.read_text() if processor.exists() else ""
+    return [word for word in ("avx2", "avx512") if word in name.split("-") and word not in here]
+
+
 def tried(row, without):
     """What is said of a row. `without`: the outcomes of the tests without a mistake."""
     test = row["test"]
+    if missing := instructions_missing(row["name"]):
+        return f"skipped: this processor has no {missing[0]}"
     if without[test].startswith("skipped"):
         return without[test]
     if without[test] != "passed":
