@@ -63,7 +63,7 @@ class SleepingDevice : public CpuDevice<float> {
   explicit SleepingDevice(double seconds_a_pair) : seconds_a_pair_(seconds_a_pair) {}
 
   [[nodiscard]] std::unique_ptr<Engine<float>> forward(const Scoring&, View<const float> q,
-                                                       const TokenRanges&, const Terms<float>&,
+                                                       const TokenRanges&, View<const float>,
                                                        const ExpectedKeys&) const override {
     return std::make_unique<SleepingEngine>(q.shape(), seconds_a_pair_);
   }

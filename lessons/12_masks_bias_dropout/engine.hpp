@@ -149,11 +149,11 @@ class PairBackward : public BackwardEngine<double>, Pairs {
   PairBackward(const Rules& rules, Mistake mistake, const Ring& ring) : Pairs(rules, mistake, ring, true) {}
 
   void begin(const BackwardInputs<double>& forward, const TokenRanges& ranges) {
-    Pairs::begin(forward.q, ranges, forward.terms.bias);
+    Pairs::begin(forward.q, ranges, forward.bias);
     forward_ = forward;
     delta_ = row_dot(forward.grad_out, forward.out);
     grad_q_ = Tensor<double>(forward.q.shape());
-    grad_bias_ = Tensor<double>(forward.terms.bias.shape());
+    grad_bias_ = Tensor<double>(forward.bias.shape());
   }
 
   void accumulate(const KeyValue<double>& kv, const KeyValueGradient<double>& gradient,
@@ -181,7 +181,7 @@ class PairBackward : public BackwardEngine<double>, Pairs {
   }
 
   [[nodiscard]] Tensor<double> finish() override { return std::move(grad_q_); }
-  [[nodiscard]] TermGradients<double> term_gradients() override { return {{std::move(grad_bias_)}}; }
+  [[nodiscard]] TermGradients<double> term_gradients() override { return {std::move(grad_bias_)}; }
 
  private:
   BackwardInputs<double> forward_;

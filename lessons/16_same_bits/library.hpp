@@ -4,7 +4,7 @@
 #include "common/problem.hpp"
 #include "ring_attention/attention/exact/tiling.hpp"
 #include "ring_attention/parallel/context_parallel.hpp"
-#include "ring_attention/parallel/cpu_device.hpp"
+#include "ring_attention/parallel/cpu_devices.hpp"
 #include "ring_attention/parallel/peer_links.hpp"
 #include "ring_attention/ring/transports/loopback.hpp"
 
@@ -27,14 +27,14 @@ inline void put_rows(const Tensor<float>& rows, Tensor<float>& whole, const Toke
 inline Arrays run_library(const RandomProblem& problem, int ranks, PlacementKind kind, Index same_bits) {
   const Placement placement = same_bits > 0 ? Placement(kind, Tiling(same_bits).cuts(problem.q.seq), ranks)
                                             : Placement(kind, problem.q.seq, ranks);
-  const CpuDevice<float> device({1, best_isa(), same_bits});
+  const auto device = make_cpu_device<float>({1, best_isa(), same_bits});
   Arrays arrays{{Tensor<float>(problem.q), Tensor<float>(problem.q.per_row()), Tensor<float>(problem.q),
                  Tensor<float>(problem.kv), Tensor<float>(problem.kv)}};
   LoopbackWorld world(ranks);
   world.run([&](int rank) {
     const RankGrid grid(rank, ranks, 1);
     PeerLinks links(world.peers(rank), grid.ulysses, grid.ring);
-    ContextParallel<float> attention(device, links,
+    ContextParallel<float> attention(*device, links,
                                      {grid, false, placement, problem.q, problem.kv, problem.scoring});
     const TokenRanges ranges = placement.ranges(rank);
     const Tensor<float> q = problem.queries<float>(ranges), k = problem.make<float>(problem.kv, 1, ranges),

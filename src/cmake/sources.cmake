@@ -67,6 +67,7 @@ set(parallel_sources
     ring_attention/parallel/mpi_links.cpp
     ring_attention/parallel/observer.cpp
     ring_attention/parallel/partition.cpp
+    ring_attention/parallel/processor.cpp
     ring_attention/parallel/rank_grid.cpp
     ring_attention/parallel/term_gradients.cpp
     ring_attention/parallel/trace.cpp)
@@ -110,8 +111,9 @@ set(plan_sources
     plan/volume.cpp)
 set(api_sources # the one call for users of the library
     ring_attention/attention_ranks.cpp
-    ring_attention/attention_state.cpp
-    ring_attention/call_arguments.cpp
+    ring_attention/call.cpp
+    ring_attention/observed_call.cpp
+    ring_attention/peer_ranks.cpp
     ring_attention/ring_attention.cpp)
 
 # The GPU parts: what runs on the host, kernels for every GPU, and kernels that need Hopper.
@@ -123,7 +125,7 @@ set(cuda_sources
     ring_attention/cuda/engine.cpp
     ring_attention/cuda/kernel_list.cpp
     ring_attention/cuda/task.cpp
-    ring_attention/gpu_arrays.cpp
+    ring_attention/gpu_attention.cpp
     ring_attention/parallel/cuda_links.cpp
     ring_attention/parallel/collectives/staged_all_to_all.cpp
     ring_attention/ring/transports/staged.cpp)

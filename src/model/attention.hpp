@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "ring_attention/cpu/attention_backward.hpp"
-#include "ring_attention/parallel/cpu_device.hpp"
+#include "ring_attention/parallel/cpu_devices.hpp"
 #include "ring_attention/parallel/observed.hpp"
 
 namespace ring_attention::model {
@@ -54,7 +54,7 @@ class SharedContext : public Attention<T> {
   SharedContext(std::shared_ptr<Links> links, bool all_gathers_kv, const RankGrid& grid,
                 const Placement& shards, const CpuOptions& options, Observers observers = {})
       : links_(std::move(links)),
-        device_(options),
+        device_(make_cpu_device<T>(options)),
         all_gathers_kv_(all_gathers_kv),
         grid_(grid),
         shards_(shards),
@@ -75,7 +75,7 @@ class SharedContext : public Attention<T> {
   auto part(const char* name, View<const T> q, View<const T> k, const Scoring& scoring, const auto& compute) {
     const Index seq = shards_.seq();
     ObservedContextParallel<T> attention(
-        device_, *links_,
+        *device_, *links_,
         {grid_, all_gathers_kv_, shards_, q.shape().with_seq(seq), k.shape().with_seq(seq), scoring},
         observers_);
     tell(observers_, &Observer::begins, name);
@@ -85,7 +85,7 @@ class SharedContext : public Attention<T> {
   }
 
   std::shared_ptr<Links> links_;
-  CpuDevice<T> device_;
+  std::unique_ptr<Device<T>> device_;
   bool all_gathers_kv_;
   RankGrid grid_;
   Placement shards_;

@@ -19,21 +19,15 @@ namespace ring_attention {
 struct Workload {
   SharedAttention shared;
   bool gradients = false;
-  Index terms = 0;           ///< numbers of the arrays of terms of the largest shard
-  Index check_bytes = 0;     ///< of the host, that --check takes for their gradients
+  Index bias = 0;            ///< numbers of the bias of the largest shard
+  Index check_bytes = 0;     ///< of the host, that --check takes for its gradient
   Index extra_elements = 0;  ///< numbers in the type of q that the command has besides
 
-  /// Numbers of the arrays of terms and of their gradients.
-  [[nodiscard]] Index term_values() const { return (gradients ? 2 : 1) * terms; }
-  /// ` (1 KiB of it for the bias)`, or nothing. \param bytes  of the arrays
+  /// Numbers of the bias and of its gradient.
+  [[nodiscard]] Index bias_values() const { return (gradients ? 2 : 1) * bias; }
+  /// ` (1 KiB of it for the bias)`, or nothing. \param bytes  of the bias
   [[nodiscard]] std::string of_which(Index bytes) const {
-    std::string names;
-    each_term(
-        [&](const std::optional<Shape>& term, const char* name) {
-          if (term) names += (names.empty() ? "the " : " and the ") + std::string(name);
-        },
-        shared.terms, term_names);
-    return bytes > 0 ? " (" + human_bytes(bytes) + " of it for " + names + ")" : "";
+    return bytes > 0 ? " (" + human_bytes(bytes) + " of it for the bias)" : "";
   }
 };
 

@@ -10,8 +10,8 @@
 #include "program/host_memory.hpp"
 #include "ring_attention/cpu/threads.hpp"
 #include "ring_attention/mpi/host.hpp"
+#include "ring_attention/parallel/cpu_devices.hpp"
 #include "ring_attention/parallel/mpi_links.hpp"
-#include "ring_attention/parallel/readable_device.hpp"
 
 namespace ring_attention {
 
@@ -58,7 +58,7 @@ template <class T>
 template <class Input, class T>
 void require_memory_of(const Communicator& comm, const Workload& work, const CpuOptions& cpu) {
   constexpr Index value_bytes = sizeof(Input);
-  const Index terms = work.term_values() * value_bytes + work.check_bytes;
+  const Index terms = work.bias_values() * value_bytes + work.check_bytes;
   const Index exact = cpu.same_bits > 0 ? exact_bytes(work.shared, work.gradients) : 0;
   const Index widened = std::is_same_v<T, Input> ? 0 : computed_keys(work.shared).elements() * value_bytes;
   require_host_memory(comm,
@@ -73,8 +73,7 @@ template <class Input, class T = Input>
   const auto& [comm, options] = std::tie(context.comm, context.options);
   const CpuOptions cpu = engine_options(comm, options);
   const RankGrid& grid = context.work.shared.grid;
-  return {.device = std::make_unique<ReadableDevice<Input, T>>(
-              cpu, is_fast(options) ? 0 : options.tile_of_readable()),
+  return {.device = make_cpu_device<Input, T>(cpu, is_fast(options) ? 0 : options.tile_of_readable()),
           .links = std::make_unique<MpiLinks>(comm, grid.ulysses, grid.ring, transport_kind(options)),
           .observers = context.observers(),
           .description = describe_cpu<T>(options, cpu),

@@ -40,7 +40,7 @@ template <class T>
 [[nodiscard]] ChosenKernels choose_kernels(const BackendContext& context, const cuda::DeviceTraits& device) {
   const auto& [options, work] = std::tie(context.options, context.work);
   const auto dim = static_cast<int>(work.shared.q.dim);
-  const bool pairs = work.shared.terms.bias || work.shared.scoring.dropout.drops();
+  const bool pairs = work.shared.bias || work.shared.scoring.dropout.drops();
   ChosenKernels chosen;
   agree(context.comm, [&] {
     cuda::require_equal_widths(work.shared.q, work.shared.kv.values());
@@ -74,7 +74,7 @@ template <class T>
 void require_gpu_memory(const Communicator& comm, const Workload& work, const GpuShare& share) {
   constexpr Index wide = sizeof(float), narrow = sizeof(T), row_bytes = 40;  // of the state and the masks
   const Shape q = computed_queries(work.shared), kv = computed_keys(work.shared);
-  const Index on_its_way = wide * std::max(q.size(), kv.size()), terms = wide * work.term_values(),
+  const Index on_its_way = wide * std::max(q.size(), kv.size()), terms = wide * work.bias_values(),
               rows = q.per_row().size();
   const Index bytes =
       context_bytes(work.shared, work.gradients, {narrow, narrow, wide}) + on_its_way + row_bytes * rows +

@@ -63,8 +63,8 @@ void choose_partition(PartitionOptions& options, const std::string& device, cons
 RankGrid agreed_grid(const Communicator& comm, const PartitionOptions& options) {
   std::optional<RankGrid> grid;
   agree(comm, [&] {
-    grid = rank_grid(options.partition(), static_cast<int>(options.ulysses.value_or(1)), comm.rank(),
-                     comm.size());
+    const Division division{options.partition(), static_cast<int>(options.ulysses.value_or(1))};
+    grid = division.grid(comm.rank(), comm.size());
   });
   return *grid;
 }

@@ -4,9 +4,9 @@
 
 #include "python/gpu_array.hpp"
 #include "python/ranks.hpp"
-#include "ring_attention/call_arguments.hpp"
 #include "ring_attention/cuda/device.hpp"
 #include "ring_attention/cuda/engine.hpp"
+#include "ring_attention/gpu_attention.hpp"
 
 namespace ring_attention::python {
 namespace {
@@ -62,14 +62,33 @@ void written(StreamNumber stream, const GpuArray& q, std::initializer_list<GpuAr
 
 // ---- on all ranks --------------------------------------------------------------------------------------
 
+/// The GpuAttention of the ranks, for the next call.
+GpuAttention& attention_of(const Division& division) {
+  if (division.same_bits > 0) throw InputError("same_bits has no kernel of a GPU: give arrays of the host");
+  GpuCalls& calls = division.ranks->gpu_calls();
+  if (!calls.attention) {
+    calls.attention = std::make_shared<GpuAttention>(division.ranks->attention_ranks());
+    calls.wait = [attention = calls.attention.get()] { attention->wait(); };
+    calls.observe = [attention = calls.attention.get()](const Observers& by) {
+      attention->how().observers = by;
+    };
+  }
+  GpuOptions gpu;
+  if (division.transport == "nccl") gpu.transport = GpuOptions::Transport::nccl;
+  if (division.transport == "staged") gpu.transport = GpuOptions::Transport::staged;
+  gpu.timeout = division.timeout;
+  calls.attention->how() = {division.how, gpu, division.observers, division.sum_numbers};
+  return *calls.attention;
+}
+
 void ring_forward(const Division& division, const ScoringArguments& arguments, StreamNumber stream,
                   const GpuArray& q, const GpuArray& k, const GpuArray& v, const GpuArray* bias,
                   GpuArray& out, GpuArray& lse) {
   division.ranks->run([&] {
     with_type(q, [&]<class T>(T) {
-      division.attention().forward<T>(stream_of(stream), GpuArrays{q, k, v, bias}.as<T>(),
-                                      GpuResult{out, lse}.as<float>(), division.placement,
-                                      division.scoring(arguments, q.view<const T>().shape()));
+      attention_of(division).forward<T>(stream_of(stream), GpuArrays{q, k, v, bias}.as<T>(),
+                                        GpuResult{out, lse}.as<float>(), division.placement,
+                                        division.scoring(arguments, q.view<const T>().shape()));
     });
   });
   written(stream, q, {&out, &lse});
@@ -82,7 +101,7 @@ py::dict ring_backward(const Division& division, const ScoringArguments& argumen
   TermNumbers numbers;
   division.ranks->run([&] {
     with_type(q, [&]<class T>(T) {
-      numbers = division.attention().backward<T>(
+      numbers = attention_of(division).backward<T>(
           stream_of(stream), GpuArrays{q, k, v, bias}.as<T>(), GpuResult{out, lse}.as<const float>(),
           grad_out.view<const T>(), GpuGradients{grad_q, grad_k, grad_v, grad_bias}.as(), division.placement,
           division.scoring(arguments, q.view<const T>().shape()));
@@ -110,10 +129,9 @@ Scoring checked(const char* name, const AttentionArrays<T>& arrays, const Scorin
   const Placements placement(Placement(PlacementKind::contiguous, queries, 1),
                              Placement(PlacementKind::contiguous, keys, 1));
   Scoring scoring = scoring_of(arguments, arrays.q.shape(), queries, keys);
-  const Options options;
   Check()(arguments.same_bits == 0, "same_bits has no kernel of a GPU: give arrays of the host");
-  check_arguments(Check(), 0, 1,
-                  Call<T>{name, arrays.q, arrays.k, arrays.v, placement, scoring, options, arrays.terms()});
+  const Call<T> call{name, arrays, placement, scoring, ring_attention::Division{}, {}};
+  check_arguments(Check(), call, call.shared(0, 1));
   cuda::require_equal_widths(arrays.q.shape(), arrays.v.shape());
   return scoring;
 }

@@ -13,6 +13,7 @@
 
 #include "io/trace_file.hpp"
 #include "program/activity_observer.hpp"
+#include "python/gpu.hpp"
 #include "python/letters.hpp"
 #include "ring_attention/mpi/agreement.hpp"
 #include "ring_attention/mpi/collectives.hpp"
@@ -38,8 +39,9 @@ struct CallTrace {
 
 /// What ranks keep from one call to the next.
 struct Kept {
-  std::unique_ptr<CallTrace> trace;  // the Attention tells its observer until it is destroyed
-  std::optional<Attention> attention;
+  std::unique_ptr<CallTrace> trace;  // GPU calls tell its observer until they end
+  std::shared_ptr<AttentionRanks> ranks;
+  GpuCalls gpu;
 };
 
 class Job {
@@ -103,8 +105,8 @@ class Job {
   Activity activity_;
   ActivityObserver observer_{activity_};
   std::optional<Watchdog> watchdog_;  // of several ranks
-  std::list<Group> groups_;  // an Attention tells the observer until it is destroyed: after the three above
-  Seconds timeout_{};        // of the call
+  std::list<Group> groups_;           // GPU calls tell the observer until they end: after the three above
+  Seconds timeout_{};                 // of the call
   bool is_apart_ = false;
 };
 

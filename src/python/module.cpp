@@ -12,9 +12,9 @@
 #include "python/scoring.hpp"
 #include "ring_attention/attention/exact/tiling.hpp"
 #include "ring_attention/attention/sink_gradient.hpp"
-#include "ring_attention/call_arguments.hpp"
+#include "ring_attention/call.hpp"
 #include "ring_attention/cpu/threads.hpp"
-#include "ring_attention/parallel/cpu_device.hpp"
+#include "ring_attention/parallel/same_bits_device.hpp"
 
 namespace ring_attention::python {
 namespace {
@@ -49,32 +49,46 @@ TokenRanges ranges_of(const std::vector<Index>& positions) {
   return ranges;
 }
 
+/// The cores of this machine. \throws InputError for the same bits in double
+template <class T>
+std::unique_ptr<Device<T>> device_of(const CpuOptions& options) {
+  if (options.same_bits == 0) return std::make_unique<CpuDevice<T>>(options);
+  if constexpr (std::is_same_v<T, float>)
+    return std::make_unique<SameBitsDevice>(options);
+  else
+    throw InputError("same_bits needs arrays of float");
+}
+
 /// The arguments of a call on one process, checked as those of a ring of one rank.
 template <class T>
 struct OneProcess {
   OneProcess(const char* name, View<const T> q, View<const T> k, View<const T> v,
-             const ScoringArguments& arguments, int threads, std::optional<View<const T>> bias)
+             const ScoringArguments& arguments, int threads, std::optional<View<const T>> bias, bool backward)
       : placement(Placement(PlacementKind::contiguous, q.shape().seq, 1),
                   Placement(PlacementKind::contiguous, k.shape().seq, 1)),
         queries(arguments.positions ? ranges_of(arguments.positions->first) : whole(q.shape().seq)),
         keys(arguments.positions ? ranges_of(arguments.positions->second) : whole(k.shape().seq)),
         scoring(scoring_of(arguments, q.shape(), q.shape().seq, k.shape().seq)),
-        call{name, q, k, v, placement, scoring, options, {bias}},
-        cpu{threads > 0 ? threads : usable_cores(), best_isa(), arguments.same_bits} {
-    options.same_bits = arguments.same_bits;
-    check_arguments(check, 0, 1, call);
+        arrays{q, k, v, bias},
+        call{name, arrays, placement, scoring, ring_attention::Division{}, {}},
+        cpu{threads > 0 ? threads : usable_cores(), best_isa(), arguments.same_bits},
+        device(device_of<T>(cpu)) {
+    const SharedAttention shared = call.shared(0, 1);
+    check_arguments(check, call, shared);
+    device->check(shared, backward);
   }
   OneProcess(const OneProcess&) = delete;
   OneProcess& operator=(const OneProcess&) = delete;
 
-  [[nodiscard]] ExpectedKeys all_keys() const { return {{call.k.shape(), call.v.shape().dim}, 1}; }
+  [[nodiscard]] ExpectedKeys all_keys() const { return {{arrays.k.shape(), arrays.v.shape().dim}, 1}; }
 
   Placements placement;
   TokenRanges queries, keys;
   Scoring scoring;
-  Options options;
+  AttentionArrays<T> arrays;
   Call<T> call;
   CpuOptions cpu;
+  std::unique_ptr<Device<T>> device;
   Check check;
 };
 
@@ -87,9 +101,10 @@ py::tuple attention(const py::buffer& q_array, const py::buffer& k_array, const 
   AttentionResult<T> result;
   {
     const py::gil_scoped_release unlocked;
-    const OneProcess<T> one("attention", q.view(), k.view(), v.view(), arguments, threads, bias.view());
-    const auto engine = CpuDevice<T>(one.cpu).forward(one.scoring, q.view(), one.queries,
-                                                      one.call.term_rows(), one.all_keys());
+    const OneProcess<T> one("attention", q.view(), k.view(), v.view(), arguments, threads, bias.view(),
+                            false);
+    const auto engine =
+        one.device->forward(one.scoring, q.view(), one.queries, one.call.bias(), one.all_keys());
     engine->accumulate({k.view(), v.view(), one.keys}, InterruptCheck());
     result = engine->finish();
   }
@@ -109,15 +124,15 @@ py::tuple attention_backward(const py::buffer& grad_out_array, const py::buffer&
   {
     const py::gil_scoped_release unlocked;
     const OneProcess<T> one("attention_backward", q.view(), k.view(), v.view(), arguments, threads,
-                            bias.view());
+                            bias.view(), true);
     const Shape shape = q.view().shape();
     one.check.array("grad_out", grad_out.view(), one.call.out_shape());
     one.check.array("out", out.view(), one.call.out_shape());
     one.check.array("lse", lse.view(), shape.per_row());
     if (grad_lse.view()) one.check.array("grad_lse", *grad_lse.view(), shape.per_row());
-    const BackwardInputs<T> forward{q.view(),        out.view(),           lse.view(),
-                                    grad_out.view(), one.call.term_rows(), grad_lse.view()};
-    const CpuDevice<T> device(one.cpu);
+    const BackwardInputs<T> forward{q.view(),        out.view(),      lse.view(),
+                                    grad_out.view(), one.call.bias(), grad_lse.view()};
+    const Device<T>& device = *one.device;
     const Index terms =
         one.cpu.same_bits > 0
             ? std::ssize(Tiling(one.cpu.same_bits, one.scoring.mask.documents).cuts(shape.seq)) *

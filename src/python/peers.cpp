@@ -60,16 +60,15 @@ Observers Ranks::observers() {
   return all;
 }
 
-Attention& Ranks::attention(const Options& options) {
-  std::optional<Attention>& made = kept_by_calls().attention;
-  if (!made) made.emplace(make_attention());
-  made->options() = options;
-  return *made;
+const std::shared_ptr<AttentionRanks>& Ranks::attention_ranks() {
+  std::shared_ptr<AttentionRanks>& made = kept_by_calls().ranks;
+  if (!made) made = make_attention_ranks();
+  return made;
 }
 
 void Ranks::wait() {
   run([&] {
-    if (Kept* const known = kept(); known != nullptr && known->attention) known->attention->wait();
+    if (Kept* const known = kept(); known != nullptr) known->gpu.wait();
   });
 }
 
@@ -90,9 +89,9 @@ void Ranks::end_trace() {
 }
 
 void Ranks::drop_trace() {
-  auto& [trace, attention] = kept_by_calls();
-  if (attention) attention->options().observers = watchdog();
-  trace.reset();
+  Kept& known = kept_by_calls();
+  known.gpu.observe(watchdog());
+  known.trace.reset();
 }
 
 void PeerRanks::run(const std::function<void()>& run, Phase) {

@@ -7,6 +7,7 @@
 #include "python/arrays.hpp"
 #include "python/job.hpp"
 #include "ring_attention/mpi/agreement.hpp"
+#include "ring_attention/peer_ranks.hpp"
 #include "ring_attention/ring_attention.hpp"
 
 namespace ring_attention::python {
@@ -48,8 +49,9 @@ class Ranks {
 
   /// Who is told what this rank does in a call: the watchdog over MPI and, from trace() to end_trace(), a trace.
   [[nodiscard]] Observers observers();
-  /// The Attention of these ranks, with these options for the next call.
-  [[nodiscard]] Attention& attention(const Options& options);
+  /// These ranks as the library's calls have them. Made in their first call.
+  [[nodiscard]] const std::shared_ptr<AttentionRanks>& attention_ranks();
+  [[nodiscard]] GpuCalls& gpu_calls() { return kept_by_calls().gpu; }
   /// Waits for the GPU calls of these ranks.
   void wait();
   /// Writes the calls of these ranks, which have begun a call, to a trace, in place of an earlier one. Collective.
@@ -66,7 +68,7 @@ class Ranks {
   /// \throws Error before the first call
   [[nodiscard]] Kept& kept_by_calls();
   [[nodiscard]] virtual Observers watchdog() { return {}; }
-  [[nodiscard]] virtual Attention make_attention() = 0;
+  [[nodiscard]] virtual std::shared_ptr<AttentionRanks> make_attention_ranks() = 0;
   [[nodiscard]] virtual std::unique_ptr<CallTrace> make_trace(const std::string& file) = 0;
 };
 
@@ -87,7 +89,9 @@ class PeerRanks : public Ranks {
 
  private:
   [[nodiscard]] Kept* kept() override { return &kept_; }
-  [[nodiscard]] Attention make_attention() override { return Attention(peers_); }
+  [[nodiscard]] std::shared_ptr<AttentionRanks> make_attention_ranks() override {
+    return ring_attention::peers(peers_);
+  }
   [[nodiscard]] std::unique_ptr<CallTrace> make_trace(const std::string& file) override {
     return std::make_unique<CallTrace>(peers_, file);
   }

@@ -8,6 +8,7 @@
 #include "python/mpi_libraries.hpp"
 #include "python/placement.hpp"
 #include "python/scoring.hpp"
+#include "ring_attention/parallel/function_device.hpp"
 
 namespace ring_attention::python {
 namespace {
@@ -18,29 +19,26 @@ Division make_division(const std::shared_ptr<Ranks>& ranks, Index queries, Index
                        const PlacementArgument& placement, const std::string& parallel, int ulysses,
                        const std::string& transport, int threads, double timeout,
                        const ScoringArguments& arguments, bool sum_numbers) {
-  Options options;
-  options.sum_numbers = sum_numbers;
-  options.partition = partition_named(parallel);
-  options.ulysses = ulysses;
-  options.threads = threads;
-  if (transport == "nccl") options.gpu.transport = GpuOptions::Transport::nccl;
-  if (transport == "staged") options.gpu.transport = GpuOptions::Transport::staged;
-  options.gpu.timeout = Seconds(timeout);
-  options.same_bits = arguments.same_bits;
-  options.observers = ranks->observers();
-  const RankGrid grid = rank_grid(options.partition, ulysses, ranks->rank(), ranks->size());
-  const Index offset = arguments.q_offset.value_or(keys - queries);
+  const ring_attention::Division how{partition_named(parallel), ulysses};
+  const int places = how.grid(ranks->rank(), ranks->size()).ring.size;
+  const Index tile = arguments.same_bits, offset = arguments.q_offset.value_or(keys - queries);
   return {ranks,
-          {placement_of(placement, queries, grid.ring.size, arguments.same_bits, arguments.documents, offset),
-           placement_of(placement, keys, grid.ring.size, arguments.same_bits, arguments.documents, 0)},
-          options};
+          {placement_of(placement, queries, places, tile, arguments.documents, offset),
+           placement_of(placement, keys, places, tile, arguments.documents, 0)},
+          how,
+          transport,
+          threads,
+          Seconds(timeout),
+          tile,
+          sum_numbers,
+          ranks->observers()};
 }
 
 /// (begin, stride, count) of each range of positions that `rank` of some ranks holds of a sequence.
 std::vector<std::tuple<Index, Index, Index>> token_ranges(
     const Ranks& ranks, Index seq, const PlacementArgument& placement, const std::string& parallel,
     int ulysses, int rank, Index tile, const std::optional<std::vector<Index>>& documents, Index offset) {
-  const RankGrid grid = rank_grid(partition_named(parallel), ulysses, rank, ranks.size());
+  const RankGrid grid = ring_attention::Division{partition_named(parallel), ulysses}.grid(rank, ranks.size());
   std::vector<std::tuple<Index, Index, Index>> ranges;
   for (const TokenRange& range :
        grid.slice(placement_of(placement, seq, grid.ring.size, tile, documents, offset)))
@@ -163,7 +161,7 @@ class MpiRanks : public Ranks {
     return known != nullptr ? &known->kept : nullptr;
   }
   [[nodiscard]] Observers watchdog() override { return {&Job::started().observer()}; }
-  [[nodiscard]] Attention make_attention() override { return Attention(own_comm()); }
+  [[nodiscard]] std::shared_ptr<AttentionRanks> make_attention_ranks() override { return mpi(own_comm()); }
   [[nodiscard]] std::unique_ptr<CallTrace> make_trace(const std::string& file) override {
     return std::make_unique<CallTrace>(own_comm(), file);
   }
@@ -198,11 +196,10 @@ py::tuple ring_forward(const py::buffer& q_array, const py::buffer& k_array, con
   AttentionResult<T> result;
   division.ranks->run([&] {
     const Scoring scoring = division.scoring(arguments, q.view().shape());
-    const AttentionArrays<T> arrays{q.view(), k.view(), v.view(), bias.view()};
-    Attention& attention = division.attention();
-    result = kernel ? attention.forward<T>(function_of<T>(*kernel, *division.ranks), arrays,
-                                           division.placement, scoring)
-                    : attention.forward<T>(arrays, division.placement, scoring);
+    std::optional<Processor> mine;
+    if (kernel) mine = ring_attention::kernel<T>(function_of<T>(*kernel, *division.ranks));
+    result = forward(division.attention(mine), q.view(), k.view(), v.view(), division.placement, scoring,
+                     bias.view());
   });
   return py::make_tuple(Array(std::move(result.out)), Array(std::move(result.lse)));
 }
@@ -218,9 +215,9 @@ py::tuple ring_backward(const py::buffer& grad_out_array, const py::buffer& q_ar
   const OptionalInput<T> bias("bias", bias_array), grad_lse("grad_lse", grad_lse_array);
   Gradients<T> gradients;
   division.ranks->run([&] {
-    gradients = division.attention().backward<T>(
-        {q.view(), k.view(), v.view(), bias.view()}, {out.view(), lse.view()}, grad_out.view(),
-        division.placement, division.scoring(arguments, q.view().shape()), grad_lse.view());
+    gradients = backward(division.attention(), q.view(), k.view(), v.view(),
+                         ResultViews<const T>(out.view(), lse.view()), grad_out.view(), division.placement,
+                         division.scoring(arguments, q.view().shape()), bias.view(), grad_lse.view());
   });
   return python_gradients(std::move(gradients));
 }

@@ -6,11 +6,15 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
+#include <string>
 
 #include "python/arrays.hpp"
 #include "python/job.hpp"
 #include "python/peers.hpp"
 #include "python/scoring.hpp"
+#include "ring_attention/observed_call.hpp"
+#include "ring_attention/parallel/same_bits_processor.hpp"
 
 namespace ring_attention::python {
 
@@ -21,12 +25,21 @@ void bind_ranks(py::module_& module);
 struct Division {
   std::shared_ptr<Ranks> ranks;
   Placements placement;
-  Options options;  ///< 0 threads: those of a rank, which `ranks` know when a call has begun
+  ring_attention::Division how;
+  std::string transport;  ///< of arrays of a GPU
+  int threads;            ///< 0: those of a rank, which `ranks` know when a call has begun
+  Seconds timeout;        ///< of a GPU's messages
+  Index same_bits;        ///< tokens of a tile; 0: rounding depends on the ranks
+  bool sum_numbers;
+  Observers observers;
 
-  [[nodiscard]] Attention& attention() const {
-    Options how = options;
-    if (how.threads == 0) how.threads = ranks->threads();
-    return ranks->attention(how);
+  /// How the next call computes.
+  [[nodiscard]] Attention attention(const std::optional<Processor>& given = {}) const {
+    const int own = threads > 0 ? threads : ranks->threads();
+    const Processor computes = given           ? *given
+                               : same_bits > 0 ? ring_attention::same_bits(same_bits, own)
+                                               : cores(own);
+    return {observed(ranks->attention_ranks(), observers), observed(computes, observers), how, sum_numbers};
   }
   /// \param q  of this rank
   [[nodiscard]] Scoring scoring(const ScoringArguments& arguments, const Shape& q) const;

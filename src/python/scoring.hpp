@@ -31,7 +31,7 @@ struct ScoringArguments {
   std::uint64_t seed = 0;
   std::vector<double> sinks = {};
   std::optional<Index> q_offset = {};  ///< else keys - queries
-  Index same_bits = 0;                 ///< how the sums are added: Options::same_bits
+  Index same_bits = 0;                 ///< how the sums are added: tokens of a tile of exact sums; 0: none
   /// The positions of queries and of keys, on one process; otherwise 0, 1, ...
   std::optional<std::pair<std::vector<Index>, std::vector<Index>>> positions = {};
 };

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "ring_attention/parallel/peer_links.hpp"
-
 namespace ring_attention {
 namespace {
 
@@ -48,35 +46,30 @@ class MpiRanks : public AttentionRanks {
     check_mpi(MPI_Allreduce(MPI_IN_PLACE, bytes.data(), static_cast<int>(bytes.size()), MPI_BYTE, MPI_BOR,
                             comm_.handle()));
   }
-  [[nodiscard]] std::unique_ptr<Links> links(const RankGrid& grid) override {
+  [[nodiscard]] std::unique_ptr<Links> make_links(const RankGrid& grid) override {
     return std::make_unique<MpiLinks>(comm_, grid.ulysses, grid.ring);
   }
-  [[nodiscard]] const Communicator* communicator() const override { return &comm_; }
+  [[nodiscard]] bool may_have_threads() const override {
+    int level = MPI_THREAD_SINGLE;
+    check_mpi(MPI_Query_thread(&level));
+    return level >= MPI_THREAD_FUNNELED;
+  }
 
  private:
   Communicator comm_;
   MpiAllToAll all_{comm_};
 };
 
-class PeerRanks : public AttentionRanks {
- public:
-  explicit PeerRanks(Peers& peers) : peers_(peers), all_(peers, {1, peers.size()}) {}
-
-  [[nodiscard]] AllToAll& all() override { return all_; }
-  void unite(std::span<std::byte> bytes) override { peers_.unite(bytes); }
-  [[nodiscard]] std::unique_ptr<Links> links(const RankGrid& grid) override {
-    return std::make_unique<PeerLinks>(peers_, grid.ulysses, grid.ring);
-  }
-
- private:
-  Peers& peers_;
-  PeerAllToAll all_;
-};
-
 }  // namespace
 
-std::unique_ptr<AttentionRanks> ranks_of(MPI_Comm caller) { return std::make_unique<MpiRanks>(caller); }
-std::unique_ptr<AttentionRanks> ranks_of(Peers& peers) { return std::make_unique<PeerRanks>(peers); }
+std::shared_ptr<AttentionRanks> mpi(MPI_Comm comm) {
+  const auto end = [](AttentionRanks* ranks) {  // after MPI_Finalize there is nothing to free
+    int finalised = 0;
+    MPI_Finalized(&finalised);
+    if (finalised == 0) delete ranks;
+  };
+  return {new MpiRanks(comm), end};
+}
 
 std::string text_of(int root, AttentionRanks& ranks, std::string text) {
   const bool mine = ranks.rank() == root;

@@ -1,5 +1,5 @@
 /// \file
-/// `AttentionRanks`: what an Attention asks of the ranks that share it, over MPI or over Peers.
+/// `AttentionRanks`: what a call asks of the ranks that share it; `mpi()`: those of a communicator.
 #pragma once
 
 #include <functional>
@@ -9,11 +9,11 @@
 #include "ring_attention/mpi/agreement.hpp"
 #include "ring_attention/parallel/mpi_links.hpp"
 #include "ring_attention/parallel/rank_grid.hpp"
-#include "ring_attention/ring/transports/peers.hpp"
 
 namespace ring_attention {
 
-/// The ranks of an Attention: those of a communicator, or Peers.
+/// The ranks that share calls. They keep what is expensive to make: a duplicate of the communicator, and its parts. mpi() makes
+/// them; peers() (peer_ranks.hpp) and observed() (observed_call.hpp) make others.
 class AttentionRanks {
  public:
   AttentionRanks() = default;
@@ -23,21 +23,33 @@ class AttentionRanks {
 
   /// An all-to-all among all ranks.
   [[nodiscard]] virtual AllToAll& all() = 0;
-  /// Does what Peers::unite says.
+  /// Replaces the bytes by the bitwise "or" of those of all ranks, which have equally many.
   virtual void unite(std::span<std::byte> bytes) = 0;
-  /// The links between arrays of the host. Collective.
-  [[nodiscard]] virtual std::unique_ptr<Links> links(const RankGrid& grid) = 0;
-  /// The communicator of the ranks; null when they are Peers.
-  [[nodiscard]] virtual const Communicator* communicator() const { return nullptr; }
+  /// Links between arrays of the host. Collective.
+  [[nodiscard]] virtual std::unique_ptr<Links> make_links(const RankGrid& grid) = 0;
+  /// Links that it keeps until a call has another grid. Collective.
+  [[nodiscard]] virtual Links& links(const RankGrid& grid) {
+    if (!links_ || ulysses_ != grid.ulysses.size) {
+      links_ = make_links(grid);
+      ulysses_ = grid.ulysses.size;
+    }
+    return *links_;
+  }
+  /// May this process have threads that do not send?
+  [[nodiscard]] virtual bool may_have_threads() const { return true; }
 
   [[nodiscard]] int rank() { return all().rank(); }
   [[nodiscard]] int size() { return all().size(); }
+
+ private:
+  std::unique_ptr<Links> links_;
+  int ulysses_ = 0;
 };
 
-/// \param caller  is duplicated \throws InputError: see Attention
-[[nodiscard]] std::unique_ptr<AttentionRanks> ranks_of(MPI_Comm caller);
-/// \param peers  outlive the result
-[[nodiscard]] std::unique_ptr<AttentionRanks> ranks_of(Peers& peers);
+/// The ranks of a communicator. Collective, and so is the end of the result, unless MPI has ended before.
+/// \param comm  is duplicated: it still belongs to the caller, who may free it
+/// \throws InputError when MPI is not running, and for MPI_COMM_NULL or an intercommunicator; nothing is sent then
+[[nodiscard]] std::shared_ptr<AttentionRanks> mpi(MPI_Comm comm);
 
 /// Does what agree() of a communicator does.
 void agree(AttentionRanks& ranks, const std::function<void()>& validate);

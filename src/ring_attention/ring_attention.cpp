@@ -1,207 +1,104 @@
 #include "ring_attention/ring_attention.hpp"
 
-#include <functional>
-#include <utility>
-
-#include "ring_attention/attention_state.hpp"
-#include "ring_attention/parallel/cpu_device.hpp"
-#include "ring_attention/parallel/observed.hpp"
+#include "ring_attention/parallel/context_parallel.hpp"
 #include "ring_attention/parallel/term_gradients.hpp"
 
 namespace ring_attention {
 namespace {
 
-/// The links of a call with arrays of the host.
-Links& links_of(AttentionState& state) {
-  const Options& options = state.options;
-  const RankGrid grid =
-      rank_grid(options.partition, options.ulysses, state.ranks->rank(), state.ranks->size());
-  auto& host = state.host;
-  if (!host || host->ulysses != grid.ulysses.size) host = {grid.ulysses.size, state.ranks->links(grid)};
-  return *host->links;
+template <class T>
+Call<T> call_of(const char* name, const Attention& by, const AttentionArrays<T>& arrays,
+                const Placements& placement, const Scoring& scoring) {
+  if (!by.ranks) throw InputError("Attention: ranks is null, give mpi(comm)");
+  const auto& device = by.processor.of<T>();
+  return {name,
+          arrays,
+          placement,
+          scoring,
+          by.division,
+          "computing: " + (device ? device->name() : "nothing") +
+              "\nsums of the gradients of numbers: over " +
+              (by.sum_numbers ? "all ranks" : "the rows of a rank")};
 }
 
+/// Returns when all ranks make this call.
 template <class T>
-CpuDevice<T> cores_of(const AttentionState& state) {
-  return CpuDevice<T>({state.options.threads, state.options.isa, state.options.same_bits});
+SharedAttention agreed(const Attention& by, const Call<T>& call) {
+  const auto& device = by.processor.of<T>();
+  return agreed<T>(*by.ranks, call,
+                   [&](const Check& check, const SharedAttention& shared) {
+                     check(device != nullptr,
+                           "the processor does not compute with these numbers: float or double");
+                     try {
+                       device->check(shared, call.result.has_value());
+                     } catch (const InputError& error) {
+                       check(false, error.what());
+                     }
+                     check(device->threads() == 1 || by.ranks->may_have_threads(),
+                           "more than 1 thread needs MPI_THREAD_FUNNELED: start MPI with MPI_Init_thread");
+                   })
+      .shared;
 }
-
-/// A function of the caller as a device.
-template <class T>
-class FunctionDevice : public CpuDevice<T> {
- public:
-  explicit FunctionDevice(const AttentionFunction<T>& function) : function_(function) {}
-
-  [[nodiscard]] std::unique_ptr<Engine<T>> forward(const Scoring& scoring, View<const T> q,
-                                                   const TokenRanges& ranges, const Terms<T>&,
-                                                   const ExpectedKeys& keys) const override {
-    if (!function_) throw InputError("forward: the function is empty");
-    auto engine = std::make_unique<FunctionEngine<T>>(scoring, function_);
-    engine->begin(q, ranges, keys.largest.value_dim);
-    return engine;
-  }
-
- private:
-  const AttentionFunction<T>& function_;
-};
 
 /// A step of the preparation: all ranks agree on its failure.
-CollectiveStep collectively(const AttentionState& state) {
-  return [&state](const std::function<void()>& step) { agree(*state.ranks, step); };
-}
-
-/// \returns the result, unless the call says where it goes
-template <class T>
-AttentionResult<T> attend(AttentionState& state, const Call<T>& call, const Device<T>& device) {
-  (void)state.agreed(call);
-  ObservedContextParallel<T> attention(device, links_of(state), state.shared_by(call),
-                                       state.options.observers);
-  if (!call.to) return attention.forward(call.q, call.k, call.v, call.term_rows(), collectively(state));
-  attention.forward(call.q, call.k, call.v, call.term_rows(), collectively(state), *call.to);
-  return {};
-}
-
-/// \returns the gradients, unless the call says where they go; those of numbers of heads always
-template <class T>
-Gradients<T> differentiate(AttentionState& state, const Call<T>& call) {
-  (void)state.agreed(call);
-  const BackwardInputs<T> inputs = call.backward_inputs();
-  const CpuDevice<T> device = cores_of<T>(state);
-  ObservedContextParallel<T> attention(device, links_of(state), state.shared_by(call),
-                                       state.options.observers);
-  Gradients<T> gradients;
-  if (call.gradients_to)
-    gradients.numbers() = attention.backward(inputs, call.k, call.v, collectively(state), *call.gradients_to);
-  else
-    gradients = attention.backward(inputs, call.k, call.v, collectively(state));
-  complete(gradients.terms(), state.ranks->all(), inputs, call.scoring, state.options.same_bits > 0,
-           call.q.shape().with_seq(call.placement.queries.seq()));
-  if (state.options.sum_numbers) all_reduce(state.ranks->all(), gradients.numbers());
-  return gradients;
+CollectiveStep collectively(const Attention& by) {
+  return [&by](const std::function<void()>& step) { agree(*by.ranks, step); };
 }
 
 }  // namespace
 
-Attention::Attention(MPI_Comm comm, Options options)
-    : state_(std::make_unique<AttentionState>(ranks_of(comm), std::move(options))) {}
-Attention::Attention(Peers& peers, Options options)
-    : state_(std::make_unique<AttentionState>(ranks_of(peers), std::move(options))) {}
-Attention::Attention(Attention&&) noexcept = default;
-Attention& Attention::operator=(Attention&&) noexcept = default;
-Attention::~Attention() = default;
+namespace detail {
 
-Options& Attention::options() { return state_->options; }
-
-void Attention::wait() {
-  if (state_->gpu) state_->gpu->wait();
-}
-
-template <HostNumber T>
-void Attention::forward(const AttentionArrays<T>& arrays, const ResultViews<T>& to,
-                        const Placements& placement, const Scoring& scoring) {
-  Call<T> call = call_of("forward", *state_, arrays, placement, scoring);
+template <class T>
+AttentionResult<T> attend(const Attention& by, const AttentionArrays<T>& arrays, const Placements& placement,
+                          const Scoring& scoring, const std::optional<ResultViews<T>>& to) {
+  Call<T> call = call_of("forward", by, arrays, placement, scoring);
   call.to = to;
-  attend(*state_, call, cores_of<T>(*state_));
+  SharedAttention shared = agreed(by, call);
+  Links& links = by.ranks->links(shared.grid);
+  ContextParallel<T> attention(*by.processor.of<T>(), links, std::move(shared));
+  if (!to) return attention.forward(arrays.q, arrays.k, arrays.v, call.bias(), collectively(by));
+  attention.forward(arrays.q, arrays.k, arrays.v, call.bias(), collectively(by), *to);
+  return {};
 }
 
-template <HostNumber T>
-void Attention::forward(const AttentionFunction<T>& kernel, const AttentionArrays<T>& arrays,
-                        const ResultViews<T>& to, const Placements& placement, const Scoring& scoring) {
-  Call<T> call = call_of("forward with a function", *state_, arrays, placement, scoring);
-  call.to = to;
-  attend(*state_, call, FunctionDevice<T>(kernel));
-}
-
-template <HostNumber T>
-TermNumbers Attention::backward(const AttentionArrays<T>& arrays, const ResultViews<const T>& result,
-                                View<const T> grad_out, const GradientViews<T>& to,
-                                const Placements& placement, const Scoring& scoring,
-                                std::optional<View<const T>> grad_lse) {
-  Call<T> call = call_of("backward", *state_, arrays, placement, scoring);
+template <class T>
+Gradients<T> differentiate(const Attention& by, const AttentionArrays<T>& arrays,
+                           const ResultViews<const T>& result, View<const T> grad_out,
+                           const Placements& placement, const Scoring& scoring,
+                           const std::optional<View<const T>>& grad_lse,
+                           const std::optional<GradientViews<T>>& to) {
+  Call<T> call = call_of("backward", by, arrays, placement, scoring);
   call.result = result;
   call.grad_out = grad_out;
   call.grad_lse = grad_lse;
   call.gradients_to = to;
-  return std::move(differentiate(*state_, call).numbers());
+  SharedAttention shared = agreed(by, call);
+  Links& links = by.ranks->links(shared.grid);
+  const BackwardInputs<T> inputs = call.backward_inputs();
+  ContextParallel<T> attention(*by.processor.of<T>(), links, std::move(shared));
+  Gradients<T> gradients;
+  if (to)
+    gradients.numbers() = attention.backward(inputs, arrays.k, arrays.v, collectively(by), *to);
+  else
+    gradients = attention.backward(inputs, arrays.k, arrays.v, collectively(by));
+  complete(gradients.terms(), by.ranks->all(), inputs, scoring, by.processor.of<T>()->is_exact(),
+           attention.shared().q);
+  if (by.sum_numbers) all_reduce(by.ranks->all(), gradients.numbers());
+  return gradients;
 }
 
-template <HostNumber T>
-AttentionResult<T> Attention::forward(const AttentionArrays<T>& arrays, const Placements& placement,
-                                      const Scoring& scoring) {
-  return attend(*state_, call_of("forward", *state_, arrays, placement, scoring), cores_of<T>(*state_));
-}
-
-template <HostNumber T>
-AttentionResult<T> Attention::forward(const AttentionFunction<T>& kernel, const AttentionArrays<T>& arrays,
-                                      const Placements& placement, const Scoring& scoring) {
-  return attend(*state_, call_of("forward with a function", *state_, arrays, placement, scoring),
-                FunctionDevice<T>(kernel));
-}
-
-template <HostNumber T>
-Gradients<T> Attention::backward(const AttentionArrays<T>& arrays, const ResultViews<const T>& result,
-                                 View<const T> grad_out, const Placements& placement, const Scoring& scoring,
-                                 std::optional<View<const T>> grad_lse) {
-  Call<T> call = call_of("backward", *state_, arrays, placement, scoring);
-  call.result = result;
-  call.grad_out = grad_out;
-  call.grad_lse = grad_lse;
-  return differentiate(*state_, call);
-}
-
-#define RING_ATTENTION_INSTANTIATE(T)                                                                    \
-  template void Attention::forward(const AttentionArrays<T>&, const ResultViews<T>&, const Placements&,  \
-                                   const Scoring&);                                                      \
-  template void Attention::forward(const AttentionFunction<T>&, const AttentionArrays<T>&,               \
-                                   const ResultViews<T>&, const Placements&, const Scoring&);            \
-  template TermNumbers Attention::backward(const AttentionArrays<T>&, const ResultViews<const T>&,       \
-                                           View<const T>, const GradientViews<T>&, const Placements&,    \
-                                           const Scoring&, std::optional<View<const T>>);                \
-  template AttentionResult<T> Attention::forward(const AttentionArrays<T>&, const Placements&,           \
-                                                 const Scoring&);                                        \
-  template AttentionResult<T> Attention::forward(const AttentionFunction<T>&, const AttentionArrays<T>&, \
-                                                 const Placements&, const Scoring&);                     \
-  template Gradients<T> Attention::backward(const AttentionArrays<T>&, const ResultViews<const T>&,      \
-                                            View<const T>, const Placements&, const Scoring&,            \
-                                            std::optional<View<const T>>);
+#define RING_ATTENTION_INSTANTIATE(T)                                                                \
+  template AttentionResult<T> attend(const Attention&, const AttentionArrays<T>&, const Placements&, \
+                                     const Scoring&, const std::optional<ResultViews<T>>&);          \
+  template Gradients<T> differentiate(const Attention&, const AttentionArrays<T>&,                   \
+                                      const ResultViews<const T>&, View<const T>, const Placements&, \
+                                      const Scoring&, const std::optional<View<const T>>&,           \
+                                      const std::optional<GradientViews<T>>&);
 RING_ATTENTION_INSTANTIATE(float)
 RING_ATTENTION_INSTANTIATE(double)
 #undef RING_ATTENTION_INSTANTIATE
 
-AttentionResult<float> forward(MPI_Comm comm, View<const float> q, View<const float> k, View<const float> v,
-                               const Placements& placement, const Scoring& scoring, const Options& options,
-                               std::optional<View<const float>> bias) {
-  return Attention(comm, options).forward<float>({q, k, v, bias}, placement, scoring);
-}
-AttentionResult<float> forward(MPI_Comm comm, const AttentionFunction<float>& kernel, View<const float> q,
-                               View<const float> k, View<const float> v, const Placements& placement,
-                               const Scoring& scoring, const Options& options) {
-  return Attention(comm, options).forward<float>(kernel, {q, k, v}, placement, scoring);
-}
-Gradients<float> backward(MPI_Comm comm, View<const float> q, View<const float> k, View<const float> v,
-                          const AttentionResult<float>& result, View<const float> grad_out,
-                          const Placements& placement, const Scoring& scoring, const Options& options,
-                          std::optional<View<const float>> bias) {
-  return Attention(comm, options)
-      .backward<float>({q, k, v, bias}, {result.out, result.lse}, grad_out, placement, scoring);
-}
-
-AttentionResult<double> forward(MPI_Comm comm, View<const double> q, View<const double> k,
-                                View<const double> v, const Placements& placement, const Scoring& scoring,
-                                const Options& options, std::optional<View<const double>> bias) {
-  return Attention(comm, options).forward<double>({q, k, v, bias}, placement, scoring);
-}
-AttentionResult<double> forward(MPI_Comm comm, const AttentionFunction<double>& kernel, View<const double> q,
-                                View<const double> k, View<const double> v, const Placements& placement,
-                                const Scoring& scoring, const Options& options) {
-  return Attention(comm, options).forward<double>(kernel, {q, k, v}, placement, scoring);
-}
-Gradients<double> backward(MPI_Comm comm, View<const double> q, View<const double> k, View<const double> v,
-                           const AttentionResult<double>& result, View<const double> grad_out,
-                           const Placements& placement, const Scoring& scoring, const Options& options,
-                           std::optional<View<const double>> bias) {
-  return Attention(comm, options)
-      .backward<double>({q, k, v, bias}, {result.out, result.lse}, grad_out, placement, scoring);
-}
+}  // namespace detail
 
 }  // namespace ring_attention

@@ -6,6 +6,8 @@
 #include <functional>
 
 #include "ring_attention/core/random.hpp"
+#include "ring_attention/observed_call.hpp"
+#include "ring_attention/parallel/same_bits_processor.hpp"
 #include "ring_attention/ring_attention.hpp"
 
 namespace {
@@ -52,15 +54,12 @@ struct Arguments {
   Tensor<T> grad_out{q.shape(), T{1}};
   AttentionResult<T> result{Tensor<T>(q.shape()), Tensor<T>(q.shape().per_row())};
   Scoring scoring{0.5, Mask::causal(4), alibi_slopes(4)};
-  Options options{};
+  Attention attention{mpi(MPI_COMM_WORLD)};
   bool nulls = false;
 
-  void forward() const {
-    (void)ring_attention::forward(MPI_COMM_WORLD, q, k, given(v), placement, scoring, options);
-  }
+  void forward() const { (void)ring_attention::forward(attention, q, k, given(v), placement, scoring); }
   void backward() const {
-    (void)ring_attention::backward(MPI_COMM_WORLD, q, k, given(v), result, grad_out, placement, scoring,
-                                   options);
+    (void)ring_attention::backward(attention, q, k, given(v), result, grad_out, placement, scoring);
   }
   [[nodiscard]] View<const T> given(const Tensor<T>& array) const {
     return {nulls ? nullptr : array.data(), array.shape()};
@@ -194,26 +193,28 @@ TEST(Arguments, MoreThanThereCanBe) {
   expect_refused([](auto& a) { a.placement.keys = placed(Index{1} << 42U); }, "at most 2^31 - 1");
 }
 
-TEST(Arguments, OptionsThatCannotBe) {
-  expect_refused_on_some([](auto& a) { a.options.threads = 0; }, "options.threads is at least 1");
-  expect_refused_on_some([](auto& a) { a.options.observers = {nullptr}; },
-                         "options.observers has a null pointer");
-  expect_refused_on_some([](auto& a) { a.options.threads = 2; },
-                         "options.threads above 1 needs MPI_THREAD_FUNNELED");
+TEST(Arguments, ProcessorsThatCannotBe) {
+  expect_refused_on_some([](auto& a) { a.attention.processor = cores(0); }, "a rank has at least 1 thread");
+  expect_refused_on_some([](auto& a) { a.attention.processor = cores(2); },
+                         "more than 1 thread needs MPI_THREAD_FUNNELED");
   for (const Isa isa : {Isa::neon, Isa::generic, Isa::avx512})
     if (std::ranges::count(available_isas(), isa) == 0)
-      expect_refused_on_some([&](auto& a) { a.options.isa = isa; }, "options.isa is not available");
+      expect_refused_on_some([&](auto& a) { a.attention.processor = cores(1, isa); },
+                             "the instruction set is not available");
+  EXPECT_THROW((void)observed(cores(), {nullptr}), InputError);
+  Arguments<double> doubles;
+  doubles.attention.processor = ring_attention::same_bits(256);
+  EXPECT_THROW(doubles.forward(), AgreedError);
 }
 
 TEST(Arguments, WithoutACommunicator) {
-  const Arguments<float> a;
-  EXPECT_THROW((void)forward(MPI_COMM_NULL, a.q, a.k, a.v, a.placement, a.scoring), InputError);
-  if (a.placement.keys.ranks() == 1) return;
+  EXPECT_THROW((void)mpi(MPI_COMM_NULL), InputError);
+  if (placed(0).ranks() == 1) return;
   MPI_Comm half = MPI_COMM_NULL, both = MPI_COMM_NULL;
   const int side = rank_of_world() == 0 ? 0 : 1;
   MPI_Comm_split(MPI_COMM_WORLD, side, 0, &half);
   MPI_Intercomm_create(half, 0, MPI_COMM_WORLD, 1 - side, 0, &both);
-  EXPECT_THROW((void)forward(both, a.q, a.k, a.v, a.placement, a.scoring), InputError);
+  EXPECT_THROW((void)mpi(both), InputError);
   MPI_Comm_free(&both);
   MPI_Comm_free(&half);
 }
@@ -336,7 +337,8 @@ TEST(Disagreement, OnThePlacementAndTheTiles) {
                                                                 hash(dealt(13, 0)) + ", rank 1 has " +
                                                                 hash(dealt(13, ranks - 1)));
   }
-  expect_disagreement([](auto& a) { a.options.same_bits = 1; }, "options.same_bits 0", "options.same_bits 1");
+  expect_disagreement([](auto& a) { a.attention.processor = ring_attention::same_bits(1); },
+                      "computing: the library's kernels", "computing: the same bits in tiles of 1");
 }
 
 TEST(Disagreement, OnTheGradientOfLse) {
@@ -345,10 +347,9 @@ TEST(Disagreement, OnTheGradientOfLse) {
   const Tensor<float> grad_lse(a.result.lse.shape(), 1);
   std::optional<View<const float>> given;
   if (rank_of_world() > 0) given = grad_lse;
-  Attention attention(MPI_COMM_WORLD);
   EXPECT_EQ(agreed_message([&] {
-              (void)attention.backward<float>({a.q, a.k, a.v}, {a.result.out, a.result.lse}, a.grad_out,
-                                              a.placement, a.scoring, given);
+              (void)backward(a.attention, a.q, a.k, a.v, a.result, a.grad_out, a.placement, a.scoring, {},
+                             given);
             }),
             "the ranks disagree: rank 0 has gradient of lse none, rank 1 has gradient of lse given");
 }
@@ -357,7 +358,8 @@ TEST(Disagreement, OnTheTypeAndTheCall) {
   if (placed(0).ranks() == 1) return;
   const bool first = rank_of_world() == 0;
   const Arguments<float> floats;
-  const Arguments<double> doubles;
+  Arguments<double> doubles;
+  doubles.attention = floats.attention;
   EXPECT_EQ(agreed_message([&] { first ? floats.forward() : doubles.forward(); }),
             "the ranks disagree: rank 0 has forward of 4-byte numbers, rank 1 has forward of 8-byte numbers");
   EXPECT_EQ(

@@ -1,9 +1,12 @@
-// Attention of ring_attention.hpp with arrays of the host: the bits of the functions, in new arrays and in those of the
-// caller, over MPI and over Peers, and no communicator from the second call on.
+// forward and backward of ring_attention.hpp: the same bits in new arrays and in those of the caller, over MPI and over Peers,
+// and no communicator from the second call on.
 
 #include <gtest/gtest.h>
 
 #include "api/user.hpp"
+#include "ring_attention/observed_call.hpp"
+#include "ring_attention/parallel/same_bits_processor.hpp"
+#include "ring_attention/peer_ranks.hpp"
 #include "support/input_error.hpp"
 #include "support/mpi_peers.hpp"
 
@@ -24,41 +27,37 @@ extern "C" int MPI_Comm_split(MPI_Comm comm, int colour, int key, MPI_Comm* part
 namespace ring_attention::test {
 namespace {
 
-Options options_of(Partition partition, int ranks) {
-  Options options;
-  options.partition = partition;
-  if (partition == Partition::hybrid) options.ulysses = ranks % 2 == 0 ? 2 : 1;
-  return options;
+Division division_of(Partition partition, int ranks) {
+  return {partition, partition == Partition::hybrid && ranks % 2 == 0 ? 2 : 1};
 }
 
+/// In new arrays and in those of the caller, over MPI and over Peers.
 template <class T>
-void expect_the_bits_of_the_functions(const Case& what, Partition partition) {
+void expect_the_same_bits(const Case& what, Partition partition) {
   SCOPED_TRACE(name(partition) + ", " + to_string(what));
   const Communicator comm(MPI_COMM_WORLD);
-  const Options options = options_of(partition, comm.size());
+  const Division division = division_of(partition, comm.size());
   const auto problem = make_gradient_problem<T>(make_problem<T>(what), random_grad_out<T>(what));
-  const User<T> own(problem, partition, options.ulysses);
-  const auto want =
-      forward(MPI_COMM_WORLD, own.q, own.k, own.v, own.placement, own.scoring, options, own.bias);
-  const auto want_gradients = backward(MPI_COMM_WORLD, own.q, own.k, own.v, want, own.grad_out, own.placement,
-                                       own.scoring, options, own.bias);
+  const User<T> own(problem, partition, division.ulysses);
+  const auto want = own.attend();
+  const auto want_gradients = own.differentiate(want);
 
-  Attention first(MPI_COMM_WORLD, options);
-  Attention attention = std::move(first);
+  Attention attention{mpi(MPI_COMM_WORLD), cores(), division};
   AttentionResult<T> into{Tensor<T>(own.q.shape()), Tensor<T>(own.q.shape().per_row())};
   Gradients<T> gradients{Tensor<T>(own.q.shape()),
                          Tensor<T>(own.k.shape()),
                          Tensor<T>(own.v.shape()),
                          {{own.bias ? Tensor<T>(own.bias->shape()) : Tensor<T>()}}};
-  MpiPeers peers;
+  MpiPeers over;
   for (int call = 0; call < 4; ++call) {
-    if (call == 2) attention = Attention(peers, options);
+    if (call == 2) attention.ranks = peers(over);
     communicators = 0;
-    attention.forward<T>(own.arrays(), {into.out, into.lse}, own.placement, own.scoring);
+    (void)forward(attention, own.q, own.k, own.v, own.placement, own.scoring, own.bias, into);
     EXPECT_TRUE(same_bits(into, want));
-    gradients.numbers() = attention.backward<T>(own.arrays(), {into.out, into.lse}, own.grad_out,
-                                                {gradients.q, gradients.k, gradients.v, gradients.bias},
-                                                own.placement, own.scoring);
+    const GradientViews<T> to{gradients.q, gradients.k, gradients.v, gradients.bias};
+    gradients.numbers() = backward(attention, own.q, own.k, own.v, into, own.grad_out, own.placement,
+                                   own.scoring, own.bias, {}, to)
+                              .numbers();
     EXPECT_TRUE(same_bits(gradients, want_gradients));
     if (call > 0) {
       EXPECT_EQ(communicators, 0);
@@ -66,7 +65,7 @@ void expect_the_bits_of_the_functions(const Case& what, Partition partition) {
   }
 }
 
-TEST(Attention, HasTheBitsOfTheFunctions) {
+TEST(Attention, WritesTheSameBitsToTheCallersArrays) {
   const int ranks = Communicator(MPI_COMM_WORLD).size();
   for (const Partition partition :
        {Partition::ring, Partition::ulysses, Partition::hybrid, Partition::all_gather}) {
@@ -77,14 +76,14 @@ TEST(Attention, HasTheBitsOfTheFunctions) {
                     .dim = 4,
                     .scoring = {0.5, Mask::causal()},
                     .kind = PlacementKind::zigzag};
-    expect_the_bits_of_the_functions<float>(what, partition);
-    expect_the_bits_of_the_functions<double>(what, partition);
+    expect_the_same_bits<float>(what, partition);
+    expect_the_same_bits<double>(what, partition);
   }
-  expect_the_bits_of_the_functions<double>(
-      with_everything({1, 1}, {0.3, Mask::causal(36), alibi_slopes(4)}, 0.2), Partition::ring);
+  expect_the_same_bits<double>(with_everything({1, 1}, {0.3, Mask::causal(36), alibi_slopes(4)}, 0.2),
+                               Partition::ring);
 }
 
-void expect_that_wrong_arguments_leave_it_usable(Attention attention) {
+void expect_that_wrong_arguments_leave_it_usable(const Attention& attention) {
   const Communicator comm(MPI_COMM_WORLD);
   const Case what{.queries = 11, .keys = 11};
   const auto problem = make_gradient_problem<float>(make_problem<float>(what), random_grad_out<float>(what));
@@ -92,27 +91,27 @@ void expect_that_wrong_arguments_leave_it_usable(Attention attention) {
   Tensor<float> out(own.q.shape()), lse(own.q.shape().per_row()), wrong({1, 1, 100, 1});
   const bool last = comm.rank() + 1 == comm.size();
   expect_input_error(
-      [&] { attention.forward<float>(own.arrays(), {out, last ? wrong : lse}, own.placement, own.scoring); },
+      [&] {
+        (void)forward(attention, own.q, own.k, own.v, own.placement, own.scoring, {},
+                      ResultViews<float>(out, last ? wrong : lse));
+      },
       "rank " + std::to_string(comm.size() - 1) + ": lse is [1, 1, 100, 1] where");
   Scoring other = own.scoring;
   other.dropout = {.probability = last ? 0.25 : 0.5};
   if (comm.size() > 1)
-    expect_input_error([&] { attention.forward<float>(own.arrays(), {out, lse}, own.placement, other); },
+    expect_input_error([&] { (void)forward(attention, own.q, own.k, own.v, own.placement, other); },
                        "the ranks disagree: rank 0 has dropout 0.5, rank " + std::to_string(comm.size() - 1) +
                            " has dropout 0.25");
-  attention.forward<float>(own.arrays(), {out, lse}, own.placement, own.scoring);
-  EXPECT_TRUE(same_bits({std::move(out), std::move(lse)},
-                        forward(MPI_COMM_WORLD, own.q, own.k, own.v, own.placement, own.scoring)));
-  attention.wait();  // nothing to wait for
+  EXPECT_TRUE(same_bits(forward(attention, own.q, own.k, own.v, own.placement, own.scoring), own.attend()));
 }
 
 TEST(Attention, WrongArgumentsLeaveItUsable) {
-  expect_that_wrong_arguments_leave_it_usable(Attention(MPI_COMM_WORLD));
+  expect_that_wrong_arguments_leave_it_usable({mpi(MPI_COMM_WORLD)});
 }
 
 TEST(Attention, WrongArgumentsLeaveItUsableOverPeers) {
-  MpiPeers peers;
-  expect_that_wrong_arguments_leave_it_usable(Attention(peers));
+  MpiPeers over;
+  expect_that_wrong_arguments_leave_it_usable({peers(over)});
 }
 
 /// Writes down what a rank does.
@@ -135,10 +134,9 @@ TEST(Attention, TellsItsObserversEachStepAndHop) {
   const auto problem = make_gradient_problem<float>(make_problem<float>(what), random_grad_out<float>(what));
   const User<float> own(problem);
   Notes notes;
-  Options options;
-  options.observers = {&notes};
-  const auto got = forward(MPI_COMM_WORLD, own.q, own.k, own.v, own.placement, own.scoring, options);
-  const auto want = forward(MPI_COMM_WORLD, own.q, own.k, own.v, own.placement, own.scoring);
+  const Attention watched{observed(mpi(MPI_COMM_WORLD), {&notes}), observed(cores(), {&notes})};
+  const auto got = forward(watched, own.q, own.k, own.v, own.placement, own.scoring);
+  const auto want = own.attend();
   EXPECT_TRUE(same_bits(got, want));
   std::string text = "forward; ";
   for (int step = 0; step < comm.size(); ++step) {
@@ -165,40 +163,39 @@ TEST(Attention, TheGradientOfALossThatReadsLse) {
   const auto problem = make_gradient_problem<float>(make_problem<float>(what), random_grad_out<float>(what));
   for (const Partition partition :
        {Partition::ring, Partition::ulysses, Partition::hybrid, Partition::all_gather})
-    for (const Index same_bits : {0, 1}) {
-      SCOPED_TRACE(name(partition) + ", same_bits " + std::to_string(same_bits));
-      Options options = options_of(partition, comm.size());
-      options.same_bits = same_bits;
-      const User<float> own(problem, partition, options.ulysses);
-      Attention attention(MPI_COMM_WORLD, options);
-      const auto result = attention.forward<float>(own.arrays(), own.placement, own.scoring);
+    for (const Index tile : {0, 1}) {
+      SCOPED_TRACE(name(partition) + ", same_bits " + std::to_string(tile));
+      const Division division = division_of(partition, comm.size());
+      const User<float> own(problem, partition, division.ulysses);
+      const Attention attention{mpi(MPI_COMM_WORLD), tile > 0 ? ring_attention::same_bits(tile) : cores(),
+                                division};
+      const auto result = forward(attention, own.q, own.k, own.v, own.placement, own.scoring);
       Tensor<float> grad_lse(result.lse.shape());
       fill_random(grad_lse.view(), {.stream = static_cast<std::uint64_t>(comm.rank())});
       const auto gradients = [&](const Tensor<float>& grad_out,
                                  std::optional<View<const float>> of_lse = {}) {
-        return attention.backward<float>(own.arrays(), {result.out, result.lse}, grad_out, own.placement,
-                                         own.scoring, of_lse);
+        return backward(attention, own.q, own.k, own.v, result, grad_out, own.placement, own.scoring, {},
+                        of_lse);
       };
       const auto got = gradients(Tensor<float>(result.out.shape()), grad_lse);
-      const auto of_keys = attention.forward<float>({own.q, own.k, own.k}, own.placement, own.scoring);
+      const auto of_keys = forward(attention, own.q, own.k, own.k, own.placement, own.scoring);
       EXPECT_TRUE(compare(got.q, times_rows(of_keys.out, grad_lse, 0.5), {.absolute = 2e-6}).ok);
       EXPECT_TRUE(compare(got.k, gradients(times_rows(own.q, grad_lse, 0.5)).v, {.absolute = 2e-6}).ok);
       EXPECT_TRUE(std::ranges::all_of(got.v.view().elements(), [](float x) { return x == 0; }));
     }
 }
 
-TEST(Attention, OptionsMayChangeBetweenCalls) {
+TEST(Attention, TheDivisionMayChangeBetweenCalls) {
   const Communicator comm(MPI_COMM_WORLD);
   const Case what{.kv_heads = comm.size(), .queries = 11, .keys = 11};
   const auto problem = make_gradient_problem<float>(make_problem<float>(what), random_grad_out<float>(what));
-  Attention attention(MPI_COMM_WORLD);
+  Attention attention{mpi(MPI_COMM_WORLD)};
   for (const Partition partition :
        {Partition::ring, Partition::ulysses, Partition::all_gather, Partition::ring}) {
-    attention.options().partition = partition;
+    attention.division.partition = partition;
     const User<float> own(problem, partition);
-    AttentionResult<float> got{Tensor<float>(own.q.shape()), Tensor<float>(own.q.shape().per_row())};
-    attention.forward<float>(own.arrays(), {got.out, got.lse}, own.placement, own.scoring);
-    EXPECT_TRUE(own.agrees(got)) << name(partition);
+    EXPECT_TRUE(own.agrees(forward(attention, own.q, own.k, own.v, own.placement, own.scoring)))
+        << name(partition);
   }
 }
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "ring_attention/cpu/engine.hpp"
+#include "ring_attention/parallel/function_device.hpp"
 #include "ring_attention/ring_attention.hpp"
 #include "support/masks.hpp"
 #include "support/problem.hpp"
@@ -20,17 +21,18 @@ AttentionResult<T> library_kernel(const AttentionTask<T>& task) {
 
 /// This rank's rows of the result of the whole problem.
 template <class T>
-testing::AssertionResult function_agrees(const Problem<T>& problem, const Options& options,
-                                         const AttentionFunction<T>& kernel = library_kernel<T>) {
+testing::AssertionResult function_agrees(const Problem<T>& problem, const Division& division,
+                                         const AttentionFunction<T>& function = library_kernel<T>) {
   int rank = 0, ranks = 1;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-  const RankGrid grid = rank_grid(options.partition, options.ulysses, rank, ranks);
+  const RankGrid grid = division.grid(rank, ranks);
   const Placements placement(Placement(problem.what.kind, problem.what.queries, grid.ring.size),
                              Placement(problem.what.kind, problem.what.keys, grid.ring.size));
   const TokenRanges rows = grid.slice(placement.queries), keys = grid.slice(placement.keys);
-  return agrees(forward(MPI_COMM_WORLD, kernel, rows_of(problem.q, rows), rows_of(problem.k, keys),
-                        rows_of(problem.v, keys), placement, problem.what.scoring, options),
+  const Attention attention{mpi(MPI_COMM_WORLD), ring_attention::kernel<T>(function), division};
+  return agrees(forward(attention, rows_of(problem.q, rows), rows_of(problem.k, keys),
+                        rows_of(problem.v, keys), placement, problem.what.scoring),
                 problem, rows);
 }
 
@@ -46,15 +48,8 @@ TYPED_TEST(Function, AgreesWithTheReferenceInEveryPartition) {
     Case what{.kv_heads = 12, .queries = 23, .keys = 23, .scoring = scoring, .kind = PlacementKind::zigzag};
     what.scoring.sinks = std::vector<double>(12, 0.5);
     const auto problem = make_problem<TypeParam>(what);
-    for (const Partition partition : {Partition::ring, Partition::ulysses, Partition::all_gather}) {
-      Options options;
-      options.partition = partition;
-      EXPECT_TRUE(function_agrees(problem, options)) << name;
-    }
-    Options hybrid;
-    hybrid.partition = Partition::hybrid;
-    hybrid.ulysses = ranks == 4 ? 2 : 1;
-    EXPECT_TRUE(function_agrees(problem, hybrid)) << name;
+    for (const Division& division : {ring(), ulysses(), all_gather(), hybrid(ranks == 4 ? 2 : 1)})
+      EXPECT_TRUE(function_agrees(problem, division)) << name;
   }
 }
 

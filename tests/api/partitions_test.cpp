@@ -215,9 +215,8 @@ TYPED_TEST(Partitions, AllGatherHoldsTheShardsOfAllRanks) {
 
 void expect_refused(const Case& what, Partition partition, int ulysses, const std::string& said) {
   const auto problem = make_gradient_problem<float>(what);
-  User<float> user(problem, Partition::ring, 1);
-  user.options.partition = partition;
-  user.options.ulysses = ulysses;
+  User<float> user(problem);
+  user.attention.division = {partition, ulysses};
   try {
     (void)user.attend();
     ADD_FAILURE() << "no error where this is due: " << said;
@@ -240,7 +239,6 @@ TEST(PartitionArguments, ThatCannotBeAreRefused) {
   expect_refused(one_head, Partition::hybrid, ranks + 1,
                  "the job has " + n + ": use a number that divides it");
   expect_refused(one_head, Partition::hybrid, 0, "Ulysses over 0 ranks");
-  expect_refused(one_head, Partition::ring, 2, "options.ulysses is for Partition::hybrid only");
   if (ranks % 2 == 0)
     expect_refused({.kv_heads = 3, .group = 2, .queries = 13, .keys = 13}, Partition::hybrid, 2,
                    "2 neither divides nor is a multiple of 3 KV heads: use 1, 3 or 6");

@@ -69,7 +69,7 @@ TYPED_TEST(RingAttention, WithoutKeysNothingIsSeen) {
                              Placement(PlacementKind::contiguous, 0, place.size));
   const Tensor<TypeParam> q({1, 2, placement.queries.tokens(place.rank), 4}, 1);
   const View<const TypeParam> no_keys(nullptr, {1, 2, 0, 4});
-  const auto result = forward(MPI_COMM_WORLD, q, no_keys, no_keys, placement, {});
+  const auto result = forward({mpi(MPI_COMM_WORLD)}, q, no_keys, no_keys, placement, {});
   for (const TypeParam out : result.out.view().elements()) EXPECT_EQ(out, 0);
   for (const TypeParam lse : result.lse.view().elements()) EXPECT_EQ(lse, negative_infinity<TypeParam>);
 }
@@ -102,7 +102,7 @@ TEST(RingAttentionOptions, EveryInstructionSetAgrees) {
   const auto problem = make_gradient_problem<float>({.queries = 40, .keys = 40, .dim = 16});
   User<float> user(problem);
   for (const Isa isa : available_isas()) {
-    user.options.isa = isa;
+    user.attention.processor = cores(1, isa);
     EXPECT_TRUE(user.agrees(user.attend()));
   }
 }
@@ -203,7 +203,7 @@ TEST(RingAttentionCommunicator, ThatCannotBeDuplicatedIsAnError) {
   std::vector<MPI_Comm> all;
   MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN);
   for (MPI_Comm comm = MPI_COMM_NULL; MPI_Comm_dup(MPI_COMM_SELF, &comm) == MPI_SUCCESS;) all.push_back(comm);
-  EXPECT_THROW((void)user.attend(), Error);
+  EXPECT_THROW((void)mpi(MPI_COMM_WORLD), Error);
   for (MPI_Comm& comm : all) MPI_Comm_free(&comm);
   EXPECT_TRUE(user.agrees(user.attend()));
 }

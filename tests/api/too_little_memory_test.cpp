@@ -49,8 +49,7 @@ Ring ring_of_world() {
 
 /// K and V of 32 MiB on each rank, for 8 queries a rank: K,V in messages are most of what a call needs.
 struct CallOfALargeRing {
-  explicit CallOfALargeRing(Partition partition)
-      : options{.threads = 1, .partition = partition} {}  // a thread's stack is address space, too
+  explicit CallOfALargeRing(Partition partition) : attention{mpi(MPI_COMM_WORLD), cores(), {partition}} {}
 
   [[nodiscard]] Placement placed(Index tokens_of_a_rank) const {
     return {PlacementKind::contiguous, tokens_of_a_rank * ranks, ranks};
@@ -60,14 +59,14 @@ struct CallOfALargeRing {
   }
 
   int rank = ring_of_world().rank, ranks = ring_of_world().size;
-  Options options;
+  Attention attention;
   Placements placement{placed(8), placed(32 * mib / (Index{12} * 64 * 4))};
   Tensor<float> q = array(placement.queries), k = array(placement.keys);
   [[nodiscard]] AttentionResult<float> attend() const {
-    return forward(MPI_COMM_WORLD, q, k, k, placement, {.scale = 0.125}, options);
+    return forward(attention, q, k, k, placement, {.scale = 0.125});
   }
   void differentiate(const AttentionResult<float>& result) const {
-    (void)backward(MPI_COMM_WORLD, q, k, k, result, q, placement, {.scale = 0.125}, options);
+    (void)backward(attention, q, k, k, result, q, placement, {.scale = 0.125});
   }
 };
 

@@ -32,21 +32,19 @@ struct User {
       : problem(whole_problem),
         comm(communicator),
         place(place_in(comm)),
-        grid(rank_grid(partition, ulysses, place.rank, place.size)),
+        grid(Division{partition, ulysses}.grid(place.rank, place.size)),
         placement(Placement(kinds.first, problem.what().queries, grid.ring.size),
                   Placement(kinds.second, problem.what().keys, grid.ring.size)) {
-    options.partition = partition;
-    options.ulysses = ulysses;
+    attention = {mpi(comm), cores(), {partition, ulysses}};
     if (problem.what().bias()) bias = rows_of(problem.forward.bias, rows);
   }
 
   [[nodiscard]] AttentionResult<T> attend() const {
-    return forward(comm, q, k, v, placement, scoring, options, bias);
+    return forward(attention, q, k, v, placement, scoring, bias);
   }
   [[nodiscard]] Gradients<T> differentiate(const AttentionResult<T>& result) const {
-    return backward(comm, q, k, v, result, grad_out, placement, scoring, options, bias);
+    return backward(attention, q, k, v, result, grad_out, placement, scoring, bias);
   }
-  [[nodiscard]] AttentionArrays<T> arrays() const { return {q, k, v, bias}; }
   /// Does the result agree with the reference at this rank's queries?
   [[nodiscard]] testing::AssertionResult agrees(const AttentionResult<T>& result) const {
     return test::agrees(result, problem.forward, rows);
@@ -62,7 +60,7 @@ struct User {
             v = rows_of(problem.forward.v, columns), grad_out = rows_of(problem.grad_out, rows);
   std::optional<Tensor<T>> bias;
   Scoring scoring = problem.what().scoring;
-  Options options;
+  Attention attention;
 };
 
 }  // namespace ring_attention::test

@@ -32,7 +32,15 @@ SOURCE = "src/ring_attention/"
 WITHOUT_FLAGS = r"src/(ring_attention|io|plan|model)/"
 MPI_FILES = r"src/(ring_attention/mpi|io)/|src/ring_attention/ring/transports/(odd_even|overlapped|mpi_message)\.|" \
             r"src/ring_attention/parallel/collectives/mpi_all_to_all\.|" \
-            r"src/ring_attention/(ring_attention|attention_(ranks|state))\.|src/python/|src/cmake/|lessons/|tests/"
+            r"src/ring_attention/(ring_attention|attention_ranks)\.|src/python/|src/cmake/|lessons/|tests/"
+# A feature of the library that a caller includes, and the files of parallel and of the door that may know it.
+FEATURES = [
+    (r"ring_attention/parallel/balance/", r"parallel/balance/"),
+    (r"ring_attention/parallel/(observe[dr])\.hpp", r"parallel/(observe[dr]|trace)\.|(observed_call|gpu_attention)\."),
+    (r"ring_attention/(parallel|cpu)/same_bits", r"parallel/(same_bits_|cpu_devices|context_memory|decode/)"),
+    (r"ring_attention/(parallel/function_device|attention/function_engine)\.hpp", r"parallel/function_device\."),
+    (r"ring_attention/parallel/widening_device\.hpp", r"parallel/cpu_devices\."),
+]
 # Also the last lines of a job that ends, by mpi_main, and what a trace has removed.
 PRINTING_FILES = r"src/program/|src/io/trace_file\.cpp|src/ring_attention/mpi/agreement\.cpp|src/cmake/|lessons/|tests/"
 
@@ -105,6 +113,11 @@ def code_complaints(name, code):
         for match in re.finditer(r'^#include ["<]ring_attention/(\w+)/', code, re.MULTILINE):
             if folder in FOLDERS and match[1] != folder and match[1] not in FOLDERS[folder]:
                 yield code.count("\n", 0, match.start()) + 1, f"{folder} must not include {match[1]}"
+        if folder == "parallel" or "/" not in name[len(SOURCE):]:
+            for header, allowed in FEATURES:
+                for match in re.finditer(rf'^#include "{header}', code, re.MULTILINE):
+                    if not re.match(allowed, name[len(SOURCE):]):
+                        yield code.count("\n", 0, match.start()) + 1, "a feature that its caller includes"
     for word, allowed, why in WORDS:
         if not re.match(allowed, name):
             for match in re.finditer(word, code):
@@ -121,6 +134,8 @@ MUST_FAIL = [
     ("src/plan/a.cpp", '#include "cli/table.hpp"\n'),
     ("src/ring_attention/parallel/a.cpp", '#include "model/mesh.hpp"\n'),
     ("src/model/a.cpp", '#include "program/train/job.hpp"\n'),
+    ("src/ring_attention/parallel/a.hpp", '#include "ring_attention/parallel/balance/balanced.hpp"\n'),
+    ("src/ring_attention/ring_attention.hpp", '#include "ring_attention/parallel/observer.hpp"\n'),
     ("src/model/a.cpp", '#include "io/npy.hpp"\n'),
     ("src/plan/a.cpp", '#include "14_planning/published/paper.hpp"\n'),
     ("src/plan/a.cpp", 'throw InputError("unknown: see --model " + name);\n'),

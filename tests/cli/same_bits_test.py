@@ -121,6 +121,7 @@ class SameBitsTest(harness.CommandTest):
             (("run", "--random", "1,1,8,4", "--check", "--device", "cuda", "--same-bits"), "--same-bits goes with --device cpu"),
             (("run", "--random", "1,1,8,4", "--check", "--tile", "8"), "--tile goes with --same-bits or --engine readable"),
             (("decode", "--random", "1,1,8,4", "--check", "--tile", "8"), "--tile goes with --same-bits or --engine readable"),
+            (("run", "--random", "1,1,8,4", "--check", "--same-bits", "--engine", "readable"), "the readable engines have no exact"),
             (("bench", "--seq", "64", "--tile", "8"), "--tile requires --same-bits"),
             (("train", "--steps", "1", "--tile", "8"), "--tile requires --same-bits"),
             (("run", "--random", "1,2,8,4", "--backward", "--check", "--parallel", "ulysses", "--bias", "bias.npy", "--same-bits"),

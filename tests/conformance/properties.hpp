@@ -157,7 +157,7 @@ void expect_that_it_holds_no_more() {
       if (!can_share_heads(12, 2, team.ulysses)) continue;
       const auto problem =
           GradientProblem<Value>{make_problem<Value>(what), random_grad_out<Value>(what), {}};
-      const TeamRun<Value> got = run(problem, team, CpuDevice<Input, T>());
+      const TeamRun<Value> got = run(problem, team, *make_cpu_device<Input, T>({}));
       for (int rank = 0; rank < team.ranks(); ++rank) {
         const auto [forward, backward] = most_bytes<Value>(what, team, rank, sizeof(T));
         EXPECT_EQ(got[rank].forward_peak, forward)

@@ -38,8 +38,8 @@ struct Way {
 };
 
 template <class Input, class T = Input>
-typename Way<SumOf<Input>>::Run run_on(const CpuOptions& options, Index block = 0) {
-  return [device = std::make_shared<ReadableDevice<Input, T>>(options, block)](
+typename Way<SumOf<Input>>::Run run_on(const CpuOptions& options) {
+  return [device = std::shared_ptr<Device<Input, T>>(make_cpu_device<Input, T>(options))](
              const auto& task, const Team& team) { return run(task, team, *device); };
 }
 
@@ -74,8 +74,8 @@ std::vector<Way<T>> cpu_ways() {
     bf16.bytes.wire = sizeof(Bf16);
     bf16.problem_of = problem_of_bf16;
     all.push_back(bf16);
-    const auto add_same_bits = [&](const std::string& name, const CpuOptions& options, Index block = 0) {
-      Way<float> way{"same bits, " + name, run_on<float>(options, block)};
+    const auto add_same_bits = [&](const std::string& name, const CpuOptions& options) {
+      Way<float> way{"same bits, " + name, run_on<float>(options)};
       way.tile = options.same_bits;
       way.refuses = [](const Case& what, const Team& team) {  // dbias of shared heads depends on the ranks
         return what.bias_batch > 0 && what.bias_heads == 1 && team.ulysses > 1;
@@ -87,7 +87,6 @@ std::vector<Way<T>> cpu_ways() {
     };
     add_same_bits("tiles of 8", {.same_bits = 8});
     add_same_bits("tiles of 5, 3 threads", {.threads = 3, .same_bits = 5});
-    add_same_bits("tiles of 8, readable", {.same_bits = 8}, 3);
   }
   return all;
 }

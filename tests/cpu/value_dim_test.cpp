@@ -113,7 +113,7 @@ TEST(ValueDim, HasTheBitsOfAPaddedArray) {
       expect_the_bits_of_equal_widths<double>(CpuDevice<double>({.isa = isa}), team);
       Team tiles = team;
       tiles.tile = 8;
-      expect_the_bits_of_equal_widths<float>(CpuDevice<float>({.isa = isa, .same_bits = 8}), tiles);
+      expect_the_bits_of_equal_widths<float>(SameBitsDevice({.isa = isa, .same_bits = 8}), tiles);
     });
   }
 }

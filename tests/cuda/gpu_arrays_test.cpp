@@ -10,6 +10,8 @@
 #include "ring_attention/parallel/collectives/mpi_all_to_all.hpp"
 #include "ring_attention/parallel/cuda_links.hpp"
 #include "ring_attention/parallel/term_gradients.hpp"
+#include "ring_attention/peer_ranks.hpp"
+#include "ring_attention/ring_attention.hpp"
 #include "support/input_error.hpp"
 #include "support/mpi_peers.hpp"
 
@@ -54,9 +56,9 @@ class GpuArrays : public testing::Test {
                                              {Partition::ulysses, comm.size()},
                                              {Partition::hybrid, 2}}) {
       if (comm.size() % ulysses != 0 || !can_share_heads(what.q().heads, what.kv_heads, ulysses)) continue;
-      Options options;
-      options.partition = partition;
-      options.ulysses = partition == Partition::hybrid ? ulysses : 1;
+      GpuCall options;
+      options.division.partition = partition;
+      options.division.ulysses = partition == Partition::hybrid ? ulysses : 1;
       SCOPED_TRACE(name(partition));
       use(options, RankGrid(comm.rank(), comm.size(), ulysses));
     }
@@ -65,10 +67,10 @@ class GpuArrays : public testing::Test {
   /// What this rank of a run of the program computes.
   template <class T>
   [[nodiscard]] RankRun<float> run(const GradientProblem<float>& problem, const RankGrid& grid,
-                                   const Options& options) const {
+                                   const GpuCall& options) const {
     const bool nccl = options.gpu.transport != GpuOptions::Transport::staged;
     CudaLinks links(comm, grid.ulysses, grid.ring, stream.handle(), {.nccl = nccl});
-    const Team team{grid.ulysses.size, grid.ring.size, options.partition == Partition::all_gather};
+    const Team team{grid.ulysses.size, grid.ring.size, options.division.partition == Partition::all_gather};
     return run_rank_on_gpu<T>(problem, team, links, comm.rank(), stream.handle());
   }
 
@@ -77,12 +79,12 @@ class GpuArrays : public testing::Test {
     SCOPED_TRACE(to_string(what));
     const auto problem = problem_in<T>(what, stream.handle());
     MpiAllToAll ranks(comm);
-    for_each_partition(what, [&](Options options, const RankGrid& grid) {
+    for_each_partition(what, [&](GpuCall options, const RankGrid& grid) {
       options.gpu.transport = transport;
       RankRun<float> want = run<T>(problem, grid, options);
       all_reduce(ranks, want.gradients.numbers());
       const GpuUser<T> user(problem, grid);
-      Attention attention(MPI_COMM_WORLD, options);
+      GpuAttention attention(mpi(MPI_COMM_WORLD), options);
       const auto [attended, gradients] = user.attend(attention, stream.handle());
       EXPECT_TRUE(same_bits(attended, want.attended));
       EXPECT_TRUE(same_bits(gradients, want.gradients));
@@ -118,16 +120,16 @@ TEST_F(GpuArrays, OfAHybridHaveTheBitsOfMpiOverPeers) {
   Case what = plain(4);
   what.queries = what.keys = 9;
   const auto problem = problem_in<float>(what, stream.handle());
-  MpiPeers peers;
-  for_each_partition(what, [&](Options options, const RankGrid& grid) {
-    if (options.partition != Partition::hybrid) return;
+  MpiPeers over;
+  for_each_partition(what, [&](GpuCall options, const RankGrid& grid) {
+    if (options.division.partition != Partition::hybrid) return;
     const GpuUser<float> user(problem, grid);
     options.gpu.transport = GpuOptions::Transport::staged;
-    Attention over_mpi(MPI_COMM_WORLD, options);
+    GpuAttention over_mpi(mpi(MPI_COMM_WORLD), options);
     const auto [attended, gradients] = user.attend(over_mpi, stream.handle());
     for (const auto transport : {GpuOptions::Transport::nccl, GpuOptions::Transport::staged}) {
       options.gpu.transport = transport;
-      Attention over_peers(peers, options);
+      GpuAttention over_peers(peers(over), options);
       const auto [there, gradients_there] = user.attend(over_peers, stream.handle());
       EXPECT_TRUE(same_bits(there, attended));
       EXPECT_TRUE(same_bits(gradients_there, gradients));
@@ -137,9 +139,9 @@ TEST_F(GpuArrays, OfAHybridHaveTheBitsOfMpiOverPeers) {
 
 TEST_F(GpuArrays, TheSecondCallEnqueuesOnly) {
   const auto problem = problem_in<Bf16>(plain(4), stream.handle());
-  for_each_partition(plain(4), [&](const Options& options, const RankGrid& grid) {
+  for_each_partition(plain(4), [&](const GpuCall& options, const RankGrid& grid) {
     GpuUser<Bf16> user(problem, grid);
-    Attention attention(MPI_COMM_WORLD, options);
+    GpuAttention attention(mpi(MPI_COMM_WORLD), options);
     const auto [attended, gradients] = user.attend(attention, stream.handle());
     user.clear(stream.handle());
     stream.synchronize();
@@ -164,9 +166,9 @@ TEST_F(GpuArrays, TheSecondCallEnqueuesOnly) {
 
 TEST_F(GpuArrays, AreReadAndWrittenInTheOrderOfTheCallersStream) {
   const auto problem = problem_in<float>(plain(), stream.handle());
-  for_each_partition(plain(), [&](const Options& options, const RankGrid& grid) {
+  for_each_partition(plain(), [&](const GpuCall& options, const RankGrid& grid) {
     const auto want = run<float>(problem, grid, options);
-    Attention attention(MPI_COMM_WORLD, options);
+    GpuAttention attention(mpi(MPI_COMM_WORLD), options);
     for (std::uint64_t seed = 1; seed <= 4; ++seed) {
       emulator::options().seed = seed;
       const cuda::Stream own;
@@ -185,7 +187,7 @@ TEST_F(GpuArrays, ADropoutMayChangeInEveryCall) {
   what.scoring.dropout.probability = 0.25;
   const auto problem = problem_in<float>(what, stream.handle());
   GpuUser<float> user(problem, RankGrid(comm.rank(), comm.size(), 1));
-  Attention attention(MPI_COMM_WORLD);
+  GpuAttention attention(mpi(MPI_COMM_WORLD));
   for (std::uint64_t step = 0; step < 70; ++step) {
     user.scoring.dropout.step = step;
     user.enqueue_forward(attention, stream.handle());
@@ -197,24 +199,24 @@ TEST_F(GpuArrays, ADropoutMayChangeInEveryCall) {
   attention.wait();
 }
 
-TEST_F(GpuArrays, OneObjectTakesArraysOfTheHostAndOtherOptions) {
+TEST_F(GpuArrays, TheRanksTakeArraysOfTheHostAndOtherOptions) {
   const auto problem = problem_in<float>(plain(4), stream.handle());
   const RankGrid grid(comm.rank(), comm.size(), 1);
   const GpuUser<float> user(problem, grid);
-  Attention attention(MPI_COMM_WORLD);
+  const auto ranks = mpi(MPI_COMM_WORLD);
+  GpuAttention attention(ranks);
   const auto [attended, gradients] = user.attend(attention, stream.handle());
   if (comm.size() != 3) {  // heads
-    attention.options().partition = Partition::ulysses;
+    attention.how().division.partition = Partition::ulysses;
     const GpuUser<float> slices(problem, RankGrid(comm.rank(), comm.size(), comm.size()));
     (void)slices.attend(attention, stream.handle());
-    attention.options().partition = Partition::ring;
+    attention.how().division.partition = Partition::ring;
   }
   EXPECT_TRUE(same_bits(user.attend(attention, stream.handle()).first, attended));
   const TokenRanges rows = grid.slice(user.placement.queries);
   const Tensor<float> q = rows_of(problem.forward.q, rows);
-  AttentionResult<float> got{Tensor<float>(q.shape()), Tensor<float>(q.shape().per_row())};
-  attention.forward<float>({q, rows_of(problem.forward.k, rows), rows_of(problem.forward.v, rows)},
-                           {got.out, got.lse}, user.placement, user.scoring);
+  const auto got = forward({ranks}, q, rows_of(problem.forward.k, rows), rows_of(problem.forward.v, rows),
+                           user.placement, user.scoring);
   EXPECT_TRUE(agrees(got, problem.forward, rows));
 }
 
@@ -224,7 +226,7 @@ TEST_F(GpuArrays, WrongArgumentsOfOneRankAreAnErrorOfAll) {
   const auto problem = problem_in<float>(plain(), stream.handle());
   const RankGrid grid(comm.rank(), comm.size(), 1);
   GpuUser<float> user(problem, grid);
-  Attention attention(MPI_COMM_WORLD);
+  GpuAttention attention(mpi(MPI_COMM_WORLD));
   const int last = comm.size() - 1;
   const auto expect_refused = [&](const std::string& words, const GpuUser<float>& wrong) {
     expect_input_error([&] { (comm.rank() == last ? wrong : user).enqueue(attention, stream.handle()); },
@@ -248,7 +250,7 @@ TEST_F(GpuArrays, WrongArgumentsOfOneRankAreAnErrorOfAll) {
   (void)user.attend(attention, stream.handle());
   cuda::use_device(comm.rank() == last ? 1 : 0);
   expect_input_error([&] { user.enqueue(attention, stream.handle()); },
-                     "GPU 1 is current, and this Attention began on GPU 0");
+                     "GPU 1 is current, and this GpuAttention began on GPU 0");
   cuda::use_device(0);
   (void)user.attend(attention, stream.handle());
 }
@@ -256,9 +258,9 @@ TEST_F(GpuArrays, WrongArgumentsOfOneRankAreAnErrorOfAll) {
 TEST_F(GpuArrays, AKernelThatIsNotThereIsAnErrorOfAll) {
   const auto problem = problem_in<float>(plain(), stream.handle());
   const GpuUser<float> user(problem, RankGrid(comm.rank(), comm.size(), 1));
-  Options options;
+  GpuCall options;
   options.gpu.kernel = "none";
-  Attention attention(MPI_COMM_WORLD, options);
+  GpuAttention attention(mpi(MPI_COMM_WORLD), options);
   expect_input_error([&] { user.enqueue(attention, stream.handle()); }, "none");
 }
 
@@ -268,14 +270,14 @@ TEST_F(GpuArrays, ALostRankIsAnErrorOfWait) {
   const int ulysses = comm.size() == 4 ? 2 : 1;
   const auto problem = problem_in<float>(plain(), stream.handle());
   GpuUser<float> user(problem, RankGrid(comm.rank(), comm.size(), ulysses));
-  Options options;
-  options.partition = Partition::hybrid;
-  options.ulysses = ulysses;
+  GpuCall options;
+  options.division.partition = Partition::hybrid;
+  options.division.ulysses = ulysses;
   options.gpu.transport = GpuOptions::Transport::nccl;
   {
-    Attention attention(MPI_COMM_WORLD, options);
+    GpuAttention attention(mpi(MPI_COMM_WORLD), options);
     (void)user.attend(attention, stream.handle());
-    attention.options().gpu.timeout = std::chrono::seconds(1);
+    attention.how().gpu.timeout = std::chrono::seconds(1);
     (void)user.attend(attention, stream.handle());
     const bool lost = comm.rank() + 1 == comm.size();
     std::optional<emulator::FrozenGpu> frozen;

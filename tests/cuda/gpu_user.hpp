@@ -2,7 +2,7 @@
 #pragma once
 
 #include "cuda/cuda_runs.hpp"
-#include "ring_attention/ring_attention.hpp"
+#include "ring_attention/gpu_attention.hpp"
 
 namespace ring_attention::test {
 
@@ -27,10 +27,10 @@ struct GpuUser {
     q_view = q;
   }
 
-  void enqueue_forward(Attention& attention, StreamHandle stream) const {
+  void enqueue_forward(GpuAttention& attention, StreamHandle stream) const {
     attention.forward<T>(stream, {q_view, k, v, bias}, {to(out), to(lse)}, placement, scoring);
   }
-  void enqueue(Attention& attention, StreamHandle stream) const {
+  void enqueue(GpuAttention& attention, StreamHandle stream) const {
     enqueue_forward(attention, stream);
     numbers = attention.backward<T>(stream, {q_view, k, v, bias}, {out, lse}, grad_out,
                                     {to(grad_q), to(grad_k), to(grad_v), to(grad_bias)}, placement, scoring);
@@ -44,7 +44,7 @@ struct GpuUser {
             cuda::downloaded(grad_v, stream),
             {{cuda::downloaded(grad_bias, stream)}, numbers}};
   }
-  [[nodiscard]] std::pair<AttentionResult<float>, Gradients<float>> attend(Attention& attention,
+  [[nodiscard]] std::pair<AttentionResult<float>, Gradients<float>> attend(GpuAttention& attention,
                                                                            StreamHandle stream) const {
     enqueue(attention, stream);
     return {attended(stream), gradients(stream)};
@@ -73,7 +73,7 @@ struct GpuUser {
 /// out and lse, where q is written late, and overwritten after the call, on the same stream. The results are copied there.
 template <class T>
 AttentionResult<float> in_order_of(const GradientProblem<float>& problem, const RankGrid& grid,
-                                   Attention& attention, StreamHandle stream) {
+                                   GpuAttention& attention, StreamHandle stream) {
   GpuUser<T> user(problem, grid);
   cuda::DeviceTensor<T> late(user.q.shape());
   user.q_view = late;

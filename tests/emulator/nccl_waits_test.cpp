@@ -62,12 +62,12 @@ class NcclWaits : public testing::Test {
   /// The forward of an Attention, which enqueues only, on a stream of the caller. Its first call has messages of MPI: no rank
   /// may fail alone before them.
   bool enqueued_agrees(const GradientProblem<float>& problem, int ulysses, const RankRun<float>& want) {
-    Options options;
-    options.partition = Partition::hybrid;
-    options.ulysses = ulysses;
+    GpuCall options;
+    options.division.partition = Partition::hybrid;
+    options.division.ulysses = ulysses;
     options.gpu.timeout = timeout();
     const cuda::Stream stream;
-    Attention attention(MPI_COMM_WORLD, options);
+    GpuAttention attention(mpi(MPI_COMM_WORLD), options);
     const RankGrid grid(comm.rank(), comm.size(), ulysses);
     const auto got = in_order_of<float>(problem, grid, attention, stream.handle());
     attention.wait();
@@ -109,7 +109,7 @@ TEST_F(NcclWaits, OfTheAllToAllAreNeeded) {
 }
 
 TEST_F(NcclWaits, ForTheStreamOfTheCallerAreNeeded) {
-  expect_waits_of_hybrid_needed("Attention", 1, 2, "/gpu_arrays.cpp", true);
+  expect_waits_of_hybrid_needed("Attention", 1, 2, "/gpu_attention.cpp", true);
 }
 
 TEST_F(NcclWaits, OfTheRingOfLesson06AreNeeded) {

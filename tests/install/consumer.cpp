@@ -76,8 +76,9 @@ bool double_agrees(int rank, const ra::Placement& placement) {
   const std::vector<ra::Index> tokens = ra::positions(placement.ranges(rank));
   const auto q = make<double>(queries, tokens), k = make<double>(keys, tokens),
              v = make<double>(values, tokens), dout = make<double>(grad_out, tokens);
-  const auto result = ra::forward(MPI_COMM_WORLD, q, k, v, placement, scoring);
-  const auto gradients = ra::backward(MPI_COMM_WORLD, q, k, v, result, dout, placement, scoring);
+  const ra::Attention ring{ra::mpi(MPI_COMM_WORLD)};
+  const auto result = ra::forward(ring, q, k, v, placement, scoring);
+  const auto gradients = ra::backward(ring, q, k, v, result, dout, placement, scoring);
 
   double error = 0;
   std::size_t next = 0;
@@ -101,8 +102,8 @@ bool same_bits(const ra::Tensor<T>& a, const ra::Tensor<T>& b) {
 bool float_is_the_same(int rank, const ra::Placement& placement) {
   const std::vector<ra::Index> tokens = ra::positions(placement.ranges(rank));
   const auto q = make<float>(queries, tokens), k = make<float>(keys, tokens), v = make<float>(values, tokens);
-  const auto once = ra::forward(MPI_COMM_WORLD, q, k, v, placement, scoring);
-  const auto again = ra::forward(MPI_COMM_WORLD, q, k, v, placement, scoring, {.threads = 2});
+  const auto once = ra::forward({ra::mpi(MPI_COMM_WORLD)}, q, k, v, placement, scoring);
+  const auto again = ra::forward({ra::mpi(MPI_COMM_WORLD), ra::cores(2)}, q, k, v, placement, scoring);
   return same_bits(once.out, again.out) && same_bits(once.lse, again.lse);
 }
 

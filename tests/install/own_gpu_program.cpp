@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <vector>
 
-#include "ring_attention/ring_attention.hpp"
+#include "ring_attention/gpu_attention.hpp"
 
 namespace ra = ring_attention;
 
@@ -45,10 +45,10 @@ int main(int argc, char** argv) {
   const ra::Scoring scoring{1 / std::sqrt(64.0), ra::Mask::causal()};
 
   {
-    ra::Attention ring(MPI_COMM_WORLD);  // keeps its memory; link ring_attention_cuda
-    ring.forward<ra::Bf16>(stream, {q, k, v}, {out, lse}, placement, scoring);
-    ring.backward<ra::Bf16>(stream, {q, k, v}, {out, lse}, dout, {dq, dk, dv}, placement, scoring);
-    ring.wait();  // throws if a kernel failed or a message never arrived
+    ra::GpuAttention gpu(ra::mpi(MPI_COMM_WORLD));  // gpu_attention.hpp; link ring_attention_cuda
+    gpu.forward<ra::Bf16>(stream, {q, k, v}, {out, lse}, placement, scoring);
+    gpu.backward<ra::Bf16>(stream, {q, k, v}, {out, lse}, dout, {dq, dk, dv}, placement, scoring);
+    gpu.wait();  // throws if a kernel failed or a message never arrived
   }
 
   float first = 0;

@@ -33,7 +33,7 @@ TEST(OneFile, AgreesWithTheLibrary) {
 
   const Placement placement(PlacementKind::contiguous, one_file::tokens, ring.size);
   const Scoring scoring{1 / std::sqrt(one_file::dim), Mask::causal()};
-  const auto library = forward(MPI_COMM_WORLD, view(q), view(k), view(v), placement, scoring);
+  const auto library = forward({mpi(MPI_COMM_WORLD)}, view(q), view(k), view(v), placement, scoring);
   const Comparison comparison =
       compare(view(out), View<const double>(library.out.view()), {.absolute = 1e-14});
   EXPECT_TRUE(comparison.ok) << describe(comparison);

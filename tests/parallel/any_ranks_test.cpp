@@ -10,10 +10,9 @@ namespace ring_attention::test {
 namespace {
 
 /// \param tile   tokens; 0: the usual sums
-/// \param block  of the readable engines; 0: the fast ones
-TeamRun<float> run_in(const GradientProblem<float>& problem, Team team, Index tile, Index block) {
+TeamRun<float> run_in(const GradientProblem<float>& problem, Team team, Index tile) {
   team.tile = tile;
-  return run(problem, team, ReadableDevice<float>({.same_bits = tile}, block));
+  return run(problem, team, *make_cpu_device<float>({.same_bits = tile}));
 }
 
 /// The tokens at `rows` of a problem by themselves: a sequence, with positions from 0 on.
@@ -35,27 +34,25 @@ TEST(AnyRanks, ATileEndsWithItsDocument) {
                   .dim = 5,
                   .scoring = {0.5, Mask{.right = 0, .documents = std::make_shared<const Documents>(ends)}}};
   auto packed = make_gradient_problem<float>(what);
-  for (const Index block : {0, 3})
-    for (const Index tile : {2, 5, 8}) {
-      SCOPED_TRACE("tiles of " + std::to_string(tile) + ", block " + std::to_string(block));
-      const auto one = run_in(packed, {}, tile, block);
-      for (const PlacementKind kind : placement_kinds) {
-        packed.forward.what.kind = kind;
-        EXPECT_TRUE(same_bits<float>(run_in(packed, {.rings = 3}, tile, block), one)) << name(kind);
-      }
-      for (std::size_t i = 1; i < ends.size(); ++i) {
-        const TokenRanges rows{{ends[i - 1], 1, ends[i] - ends[i - 1]}};
-        if (count(rows) == 0) continue;
-        const auto by_itself = alone(packed, rows);
-        const auto all = run_in(by_itself, {}, tile, block);
-        EXPECT_TRUE(
-            same_bits(all.attended, {rows_of(one.attended.out, rows), rows_of(one.attended.lse, rows)}))
-            << "document " << i - 1;
-        EXPECT_TRUE(same_bits(all.gradients, {rows_of(one.gradients.q, rows), rows_of(one.gradients.k, rows),
-                                              rows_of(one.gradients.v, rows)}))
-            << "document " << i - 1;
-      }
+  for (const Index tile : {2, 5, 8}) {
+    SCOPED_TRACE("tiles of " + std::to_string(tile));
+    const auto one = run_in(packed, {}, tile);
+    for (const PlacementKind kind : placement_kinds) {
+      packed.forward.what.kind = kind;
+      EXPECT_TRUE(same_bits<float>(run_in(packed, {.rings = 3}, tile), one)) << name(kind);
     }
+    for (std::size_t i = 1; i < ends.size(); ++i) {
+      const TokenRanges rows{{ends[i - 1], 1, ends[i] - ends[i - 1]}};
+      if (count(rows) == 0) continue;
+      const auto by_itself = alone(packed, rows);
+      const auto all = run_in(by_itself, {}, tile);
+      EXPECT_TRUE(same_bits(all.attended, {rows_of(one.attended.out, rows), rows_of(one.attended.lse, rows)}))
+          << "document " << i - 1;
+      EXPECT_TRUE(same_bits(all.gradients, {rows_of(one.gradients.q, rows), rows_of(one.gradients.k, rows),
+                                            rows_of(one.gradients.v, rows)}))
+          << "document " << i - 1;
+    }
+  }
 }
 
 // A row of sums takes 1023 terms, then it must be wide: the tiles of all steps of a ring count, not those of one; for dK,dV
@@ -65,10 +62,10 @@ TEST(AnyRanks, MoreTilesThanANarrowRowTakes) {
        {Case{.queries = 3, .keys = ExactFormat::most_terms + 2, .dim = 2},
         Case{.group = 4, .queries = ExactFormat::most_terms / 4 + 2, .keys = 3, .dim = 2}}) {
     const auto problem = make_gradient_problem<float>(what);
-    const auto one = run_in(problem, {}, 1, 0);
+    const auto one = run_in(problem, {}, 1);
     EXPECT_TRUE(agrees(one, problem));
     for (const Team& team : {Team{.rings = 3}, Team{.rings = 3, .all_gathers_kv = true}})
-      EXPECT_TRUE(same_bits<float>(run_in(problem, team, 1, 0), one)) << to_string(team);
+      EXPECT_TRUE(same_bits<float>(run_in(problem, team, 1), one)) << to_string(team);
   }
 }
 
@@ -109,8 +106,8 @@ TEST(AnyRanks, AsAccurateAsTheUsualSums) {
                     .scoring = {dice.of({0.1, 0.3, 1.0}), index % 2 == 0 ? Mask::causal() : Mask{}},
                     .seed = dice.bits()};
     const auto problem = make_gradient_problem<float>(what);
-    add_errors(exact, run_in(problem, {}, dice.of<Index>({16, 64, 256}), 0), problem);
-    add_errors(usual, run_in(problem, {}, 0, 0), problem);
+    add_errors(exact, run_in(problem, {}, dice.of<Index>({16, 64, 256})), problem);
+    add_errors(usual, run_in(problem, {}, 0), problem);
   });
   const auto ratio = [](double a, double b) { return std::sqrt(a / b); };
   EXPECT_LE(ratio(exact.out, usual.out), 1.1);

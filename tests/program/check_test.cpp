@@ -39,12 +39,12 @@ TEST_F(CheckResults, EachArrayFailsBeyondItsTolerance) {
 
   const TokenRanges own = contiguous(seq, comm_.rank(), comm_.size());
   const auto shard = [&](const Tensor<double>& array) { return rows_of(converted<float>(array), own); };
-  const TermArrays<Tensor<float>> terms{rows_of(all_bias, own)};
+  const Tensor<float> bias = rows_of(all_bias, own);
   const Tensor<float> q = rows_of(all_q, own), grad_out = rows_of(all_grad_out, own);
   AttentionResult<float> forward{shard(want.out), shard(want.lse)};
   Gradients<float> gradients{
       shard(slopes.q), shard(slopes.k), shard(slopes.v), {{shard(slopes.bias)}, slopes.numbers()}};
-  const RankResults<float> results{own, own, &q, &terms, &forward, &grad_out, &gradients};
+  const RankResults<float> results{own, own, &q, &bias, &forward, &grad_out, &gradients};
 
   std::vector<bool> given(static_cast<std::size_t>(Result::numbers), true);
   each_number([&](const char*, auto numbers) { given.push_back(!numbers.empty()); }, gradients);
@@ -121,10 +121,10 @@ TEST_F(CheckResults, SomeRowsAndSomeKeysOfALongSequence) {
 
   const TokenRanges own = contiguous(seq, comm_.rank(), comm_.size());
   const Tensor<float> q = rows_of(all_q, own), grad_out = rows_of(all_grad_out, own);
-  const TermArrays<Tensor<float>> no_terms;
+  const Tensor<float> no_bias;
   AttentionResult<float> forward{rows_of(right.out, own), rows_of(right.lse, own)};
   Gradients<float> gradients{rows_of(slopes.q, own), rows_of(slopes.k, own), rows_of(slopes.v, own)};
-  RankResults<float> results{own, own, &q, &no_terms, &forward, &grad_out, &gradients};
+  RankResults<float> results{own, own, &q, &no_bias, &forward, &grad_out, &gradients};
   const auto check = [&] {
     RankReport report;
     Activity activity;

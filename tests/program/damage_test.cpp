@@ -89,7 +89,7 @@ class DamagedRing : public RanksAndFiles {
     const auto rows = [&](const Tensor<float>& all) {
       return all.size() > 0 ? rows_of(all, own) : Tensor<float>();
     };
-    const TermArrays<Tensor<float>> terms{rows(p.bias)};
+    const Tensor<float> bias = rows(p.bias);
     const Tensor<float> q = rows(p.q), grad_out = rows(problem.grad_out);
     const AttentionResult<float> forward{rows(got.attended.out), rows(got.attended.lse)};
     const Gradients<float> gradients{rows(got.gradients.q),
@@ -98,7 +98,7 @@ class DamagedRing : public RanksAndFiles {
                                      {{rows(got.gradients.bias)}, {}}};
     RankReport report;
     Activity activity;
-    check_results(comm_, input, RankResults<float>{own, own, &q, &terms, &forward, &grad_out, &gradients},
+    check_results(comm_, input, RankResults<float>{own, own, &q, &bias, &forward, &grad_out, &gradients},
                   report, activity);
     return report;
   }

@@ -8,7 +8,7 @@
 
 #include "io/npy.hpp"
 #include "program/command_words.hpp"
-#include "ring_attention/call_arguments.hpp"
+#include "ring_attention/call.hpp"
 #include "support/input_error.hpp"
 
 namespace ring_attention::test {
@@ -152,7 +152,6 @@ TEST(Edges, OfShapes) {
                                      most_elements, largest};
   std::vector<float> one(1);
   const Scoring scoring;
-  const Options options;
   for (const Index batch : extents)
     for (const Index heads : extents)
       for (const Index seq : extents)
@@ -169,10 +168,12 @@ TEST(Edges, OfShapes) {
           const bool counts =
               std::min({batch, heads, dim}) >= 1 && std::max({batch, heads, dim}) <= largest_count;
           const bool good = counts && seq <= largest_count && fits(shape);
-          Call<float> call{"forward", view, view, view, both, scoring, options, {}};
-          EXPECT_EQ(is_refused([&] { check_arguments(Check{}, 0, 1, call); }), !good) << to_string(shape);
-          call.terms.bias = view;
-          const bool refused = is_refused([&] { check_arguments(Check{}, 0, 1, call); });
+          AttentionArrays<float> arrays{view, view, view};
+          const Call<float> call{"forward", arrays, both, scoring, Division{}, ""};
+          const auto check = [&] { check_arguments(Check{}, call, call.shared(0, 1)); };
+          EXPECT_EQ(is_refused(check), !good) << to_string(shape);
+          arrays.bias = view;
+          const bool refused = is_refused(check);
           EXPECT_TRUE(refused || seq == dim || shape == Shape{});
           const NpyHeader header{Dtype::float32, {batch, heads, seq, dim}, 0};
           if (std::min({batch, heads, seq, dim}) < 0) continue;  // a header has no negative extent

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "ring_attention/parallel/readable_device.hpp"
+#include "ring_attention/parallel/cpu_devices.hpp"
 #include "support/run.hpp"
 
 namespace ring_attention::test {

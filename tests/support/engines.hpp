@@ -62,9 +62,9 @@ class DeviceOf : public CpuDevice<T> {
       : forward_(std::move(forward)), backward_(std::move(backward)), block_(block) {}
 
   [[nodiscard]] std::unique_ptr<Engine<T>> forward(const Scoring& scoring, View<const T> q,
-                                                   const TokenRanges& ranges, const Terms<T>& terms,
+                                                   const TokenRanges& ranges, View<const T> bias,
                                                    const ExpectedKeys&) const override {
-    return forward_(scoring, block_, q, ranges, terms.bias);
+    return forward_(scoring, block_, q, ranges, bias);
   }
   [[nodiscard]] std::unique_ptr<BackwardEngine<T>> backward(const Scoring& scoring,
                                                             const BackwardInputs<T>& inputs,

@@ -10,8 +10,8 @@
 #include "ring_attention/attention/sink_gradient.hpp"
 #include "ring_attention/core/allocation.hpp"
 #include "ring_attention/parallel/context_parallel.hpp"
+#include "ring_attention/parallel/cpu_devices.hpp"
 #include "ring_attention/parallel/peer_links.hpp"
-#include "ring_attention/parallel/readable_device.hpp"
 #include "ring_attention/ring/transports/loopback.hpp"
 #include "support/engines.hpp"
 #include "support/team.hpp"
@@ -101,19 +101,19 @@ class RankPart {
         rows_(team.grid(rank).slice(team.tokens(what_).queries)),
         columns_(team.grid(rank).slice(team.tokens(what_).keys)),
         shared_{team.grid(rank), team.all_gathers_kv, team.tokens(what_), what_.q(),
-                what_.kv(),      what_.scoring,       what_.every_hop,    {what_.bias()}},
+                what_.kv(),      what_.scoring,       what_.every_hop,    what_.bias()},
         attention_(device, links, shared_),
         backward_attention_(device, links, shared_),
         q_(queries(task.forward.q)),
         k_(keys(task.forward.k)),
         v_(keys(task.forward.v)),
-        term_rows_{task.forward.bias.size() > 0 ? rows_of(task.forward.bias, rows_) : Tensor<Value>()},
-        terms_(layout().template terms_to_heads<Value>(device.terms_to_device(term_rows_))) {}
+        bias_rows_(task.forward.bias.size() > 0 ? rows_of(task.forward.bias, rows_) : Tensor<Value>()),
+        bias_(layout().template bias_to_heads<Value>(device.values_to_device(bias_rows_))) {}
 
   void forward() {
     const Index before = allocation::current();
     allocation::reset_peak();
-    auto forward = attention_.begin_forward(q_, attention_.kv(k_, v_), terms_);
+    auto forward = attention_.begin_forward(q_, attention_.kv(k_, v_), bias_);
     attention_.travel(forward);
     AttentionResult<Value> attended = forward.engine->finish();
     run_.forward_peak = allocation::peak() - before;
@@ -135,21 +135,18 @@ class RankPart {
     const auto grad_out = queries(all_grad_out);
     const Index before = allocation::current();
     allocation::reset_peak();
-    auto backward = backward_attention_.begin_backward({q_, out_, lse_, grad_out, terms_},
-                                                       backward_attention_.kv(k_, v_));
+    auto backward =
+        backward_attention_.begin_backward({q_, out_, lse_, grad_out, bias_}, backward_attention_.kv(k_, v_));
     backward_attention_.travel(backward);
     run_.peak = allocation::peak() - before;
     auto got = backward_attention_.finish(backward);
     const Tensor<Value> own_grad_out = rows_of(all_grad_out, rows_);
     got.numbers.sinks =
         sink_gradient<Value>({{}, run_.attended.out, run_.attended.lse, own_grad_out}, what_.scoring.sinks);
-    run_.gradients = {
-        device_.to_host(std::move(got.q)),
-        device_.to_host(std::move(got.k)),
-        device_.to_host(std::move(got.v)),
-        {each_term([this](MaybeOwned<Value>&& array) { return device_.to_host(std::move(array)); },
-                   std::move(got.terms)),
-         std::move(got.numbers)}};
+    run_.gradients = {device_.to_host(std::move(got.q)),
+                      device_.to_host(std::move(got.k)),
+                      device_.to_host(std::move(got.v)),
+                      {device_.to_host(std::move(got.bias)), std::move(got.numbers)}};
     run_.kv = backward_attention_.hops(Channel::kv);
     run_.gradient = backward_attention_.hops(Channel::gradients);
     run_.pieces = backward_attention_.collective_statistics();
@@ -177,8 +174,8 @@ class RankPart {
   SharedAttention shared_;
   ContextParallel<Input, T> attention_, backward_attention_;
   MaybeOwned<Input> q_, k_, v_;  // where they are computed, and so are the next ones
-  TermArrays<Tensor<Value>> term_rows_;
-  TermArrays<MaybeOwned<Value>> terms_;
+  Tensor<Value> bias_rows_;
+  MaybeOwned<Value> bias_;
   MaybeOwned<Value> out_, lse_;
   RankRun<Value> run_;
 };

@@ -147,7 +147,7 @@ class RoundedDevice : public CpuDevice<float> {
   explicit RoundedDevice(const Kept& kept) : kept_(kept) {}
 
   [[nodiscard]] std::unique_ptr<Engine<float>> forward(const Scoring& scoring, View<const float> q,
-                                                       const TokenRanges& ranges, const Terms<float>&,
+                                                       const TokenRanges& ranges, View<const float>,
                                                        const ExpectedKeys&) const override {
     return std::make_unique<RoundedForward>(scoring, q, ranges, kept_);
   }

@@ -143,9 +143,7 @@ class DecodeJob {
     const Scoring& scoring = input_.scoring();
     if constexpr (std::is_same_v<T, float>)
       if (cpu_.same_bits > 0) {
-        const Index block = fast_ ? 0 : options_.tile_of_readable();
-        ExactPartial local =
-            attend_here(cache, [&] { return attend_to_cache(query, cache, scoring, cpu_, block); });
+        ExactPartial local = attend_here(cache, [&] { return attend_to_cache(query, cache, scoring, cpu_); });
         return merge_over_ranks(link, local, scoring);
       }
     return merge_over_ranks(
@@ -174,7 +172,7 @@ class DecodeJob {
     activity_.enter(Phase::check);
     const TokenRanges own = cache.ranges();
     const Tensor<T> q = input_.template read<T>(InputArray::q, own);
-    const TermArrays<Tensor<T>> none;
+    const Tensor<T> none;
     check_results(comm_, input_, RankResults<T>{own, own, &q, &none, &results_}, mine_, activity_);
     report_.check_seconds = watch.lap();
   }

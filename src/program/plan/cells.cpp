@@ -82,7 +82,8 @@ Index hop_bytes(const Ring& ring, int step, const Placement& tokens, const std::
 
 Json play(Partition partition, int ranks, const NamedMask& named, PlacementKind kind) {
   const int ulysses = partition == Partition::hybrid ? 2 : ranks;
-  const RankGrid first = rank_grid(partition, ulysses, 0, ranks);
+  const Division division{partition, ulysses};
+  const RankGrid first = division.grid(0, ranks);
   const Placement tokens(kind, drawn_seq, first.ring.size);
   const std::vector<int> hops = kv_hops(named.mask, tokens, tokens);
   const HeadShare share(drawn_heads, drawn_heads, first.ulysses.size);
@@ -94,7 +95,7 @@ Json play(Partition partition, int ranks, const NamedMask& named, PlacementKind 
   Lockstep lockstep;
   Json of_ranks = Json::array();
   for (int rank = 0; rank < ranks; ++rank) {
-    const RankGrid grid = rank_grid(partition, ulysses, rank, ranks);
+    const RankGrid grid = division.grid(rank, ranks);
     const Ring ring = grid.ring.ring(rank);
     const TokenRanges queries = grid.shard(tokens);
     const Interval own = share.query[static_cast<std::size_t>(grid.ulysses.index(rank))];

@@ -13,7 +13,7 @@
 
 namespace ring_attention {
 
-/// Every function is collective. K,V are written straight to where messages take them; only terms are read in the layout
+/// Every function is collective. K,V are written straight to where messages take them; only the bias is read in the layout
 /// that is computed.
 template <class Input, class T = Input>
 class RunAttention {
@@ -47,15 +47,15 @@ class RunAttention {
     }
   }
 
-  /// \param q, terms  stay with the caller until the backward is over; the terms in the layout that is computed
-  void forward(const Tensor<Value>& q, const TermArrays<Tensor<Value>>& terms) {
+  /// \param q, bias  stay with the caller until the backward is over; the bias in the layout that is computed
+  void forward(const Tensor<Value>& q, const Tensor<Value>& bias) {
     q_ = queries_to_heads(q);
-    terms_ = device_.terms_to_device(terms);
+    bias_ = device_.values_to_device(bias);
     if (run_.shares_heads()) {
       k_ = keys_to_heads(held_k_);
       v_ = keys_to_heads(held_v_);
     }
-    auto forward = attention_.begin_forward(q_, taken_kv(), terms_);
+    auto forward = attention_.begin_forward(q_, taken_kv(), bias_);
     if (!run_.options.wants_gradients()) {
       k_ = {};
       v_ = {};
@@ -72,14 +72,14 @@ class RunAttention {
   [[nodiscard]] Gradients<Value> backward(const Tensor<Value>& grad_out) {
     const MaybeOwned<Input> own_grad_out = queries_to_heads(grad_out);
     auto backward = attention_.begin_backward(
-        {q_, computed_.out.view(), computed_.lse.view(), own_grad_out, terms_}, taken_kv());
+        {q_, computed_.out.view(), computed_.lse.view(), own_grad_out, bias_}, taken_kv());
     attention_.travel(backward);
     auto held = attention_.finish(backward);
     const auto on_host = [this](MaybeOwned<Value>&& array) { return to_host(std::move(array)); };
     Gradients<Value> gradients{to_host(std::move(held.q)),
                                to_host(std::move(held.k)),
                                to_host(std::move(held.v)),
-                               {each_term(on_host, std::move(held.terms)), std::move(held.numbers)}};
+                               {on_host(std::move(held.bias)), std::move(held.numbers)}};
     MpiAllToAll ranks(run_.comm);
     complete<Value>(gradients.terms(), ranks, {{}, result().out, result().lse, grad_out},
                     run_.input.scoring(), run_.options.same_bits, run_.input.q());
@@ -118,7 +118,7 @@ class RunAttention {
   MaybeOwned<Input> k_, v_;        // in the layout that is computed
 
   MaybeOwned<Input> q_;
-  TermArrays<MaybeOwned<Value>> terms_;
+  MaybeOwned<Value> bias_;
   AttentionResult<Value> computed_;
   AttentionResult<Value> held_;  // of the host, unless it is computed_
 };

@@ -85,8 +85,7 @@ class Check {
     want_.key_arrays = arrays_of_keys(keys);
     for (const std::size_t i : {std::size_t{2}, std::size_t{3}})
       if (!has_every_row()) want_.key_arrays[i] = {};  // their roundings are not known
-    const Shape bias =
-        results.terms->bias.shape().with_seq(std::min(some.seq, results.terms->bias.shape().seq));
+    const Shape bias = results.bias->shape().with_seq(std::min(some.seq, results.bias->shape().seq));
     want_.dbias = Tensor<double>(bias);
     want_.roundings_bias = Tensor<double>(bias);
     want_.sizes_bias = Tensor<double>(bias);
@@ -97,7 +96,7 @@ class Check {
   [[nodiscard]] bool has_gradients() const { return results_.gradients != nullptr; }
   [[nodiscard]] bool has_every_row() const { return input_.q().seq <= check_all_rows_up_to; }
   /// Are dk and dv of some keys compared? A dense bias has no columns of some keys alone.
-  [[nodiscard]] bool has_keys() const { return has_every_row() || !input_.terms().bias; }
+  [[nodiscard]] bool has_keys() const { return has_every_row() || !input_.bias(); }
   [[nodiscard]] const std::vector<Index>& rows() const { return rows_; }
   /// dk or dv of the keys that are compared.
   [[nodiscard]] Tensor<double> of_keys(const Tensor<T>& gradient) const;
@@ -157,11 +156,11 @@ class Check {
     const Scoring scoring = scoring_of(b, kv_head);
     const Tensor<double> q = gather_rows<T>(*results_.q, b, head, group_, some);
 
-    const Shape& whole_bias = results_.terms->bias.shape();  // an extent of 1 broadcasts
+    const Shape& whole_bias = results_.bias->shape();  // an extent of 1 broadcasts
     const Index bias_batch = std::min(b, whole_bias.batch - 1);
     const Index bias_head = whole_bias.heads == 1 ? 0 : head, bias_heads = whole_bias.heads == 1 ? 1 : group_;
     const Tensor<double> bias =
-        whole_bias.size() > 0 ? gather_rows<T>(results_.terms->bias, bias_batch, bias_head, bias_heads, some)
+        whole_bias.size() > 0 ? gather_rows<T>((*results_.bias), bias_batch, bias_head, bias_heads, some)
                               : Tensor<double>();
 
     const Reference forward = reference_forward(q, k, v, scoring, where, bias, has_inputs());
@@ -212,7 +211,7 @@ class Check {
 
   /// dbias sums over what broadcasts, a number over the rows of all ranks; so do the magnitudes.
   void finish_shared_gradients() {
-    const Shape &bias = results_.terms->bias.shape(), &q = input_.q();
+    const Shape &bias = results_.bias->shape(), &q = input_.q();
     const Index shared = q.batch / bias.batch * (bias.heads == 1 ? input_.kv().heads : 1);
     want_.magnitude_bias *= static_cast<double>(shared);
     MpiAllToAll ranks(comm_);

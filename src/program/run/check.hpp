@@ -23,7 +23,7 @@ template <class T>
 struct RankResults {
   TokenRanges query_ranges, key_ranges;
   const Tensor<T>* q = nullptr;
-  const TermArrays<Tensor<T>>* terms = nullptr;  ///< of these queries
+  const Tensor<T>* bias = nullptr;  ///< of these queries
   const AttentionResult<T>* forward = nullptr;
   const Tensor<T>* grad_out = nullptr;  ///< null: no backward
   const Gradients<T>* gradients = nullptr;

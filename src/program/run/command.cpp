@@ -42,7 +42,7 @@ int run_traced(const Communicator& comm, const RunOptions& given, Activity& acti
   require_shareable_heads(comm, grid, input.q().heads, input.kv().heads);
   agree(comm, [&] {
     if (options.same_bits && options.wants_gradients())
-      require_exact_term_gradients(input.terms(), input.q(), grid);
+      require_exact_bias_gradient(input.bias(), input.q(), grid);
   });
   const PlacementChoice placement = agreed_placement(comm, options, options.placement, input.q().seq,
                                                      input.kv().seq, grid.ring.size, input.scoring().mask);

@@ -35,7 +35,7 @@ struct RunContext {
                arrays.kv(),
                arrays.scoring(),
                false,
-               arrays.terms()} {}
+               arrays.bias()} {}
 
   [[nodiscard]] const RankGrid& grid() const { return shared.grid; }
   [[nodiscard]] bool shares_heads() const { return grid().ulysses.size > 1; }
@@ -43,9 +43,9 @@ struct RunContext {
   [[nodiscard]] TokenRanges query_ranges() const { return grid().slice(shared.tokens.queries); }
   [[nodiscard]] TokenRanges key_ranges() const { return grid().slice(shared.tokens.keys); }
 
-  /// The heads of a term that this rank computes with: [0, 1) of one that broadcasts over heads.
-  [[nodiscard]] Interval heads_of(const Shape& term) const {
-    if (term.heads == 1) return {0, 1};
+  /// The heads of a bias that this rank computes with: [0, 1) of one that broadcasts over heads.
+  [[nodiscard]] Interval heads_of(const Shape& bias) const {
+    if (bias.heads == 1) return {0, 1};
     const HeadShare heads(shared.q.heads, shared.kv.heads, grid().ulysses.size);
     return heads.query[static_cast<std::size_t>(grid().ulysses.index(grid().rank))];
   }
@@ -53,20 +53,16 @@ struct RunContext {
   /// What it computes.
   [[nodiscard]] Workload workload() const {
     Workload work{shared, options.wants_gradients()};
-    each_term(
-        [&](const std::optional<Shape>& term) {
-          if (!term) return;
-          Shape own = term->with_seq(shared.tokens.queries.max_tokens());
-          own.heads = heads_of(*term).end - heads_of(*term).begin;
-          work.terms += own.size();
-          if (options.check && work.gradients) {
-            // The gradient, its reference, roundings and sizes, in double; also `inputs` where K and V are rounded.
-            const Index arrays = options.kv_dtype == "same" && options.dtype == "float32" ? 4 : 5;
-            work.check_bytes += arrays * static_cast<Index>(sizeof(double)) *
-                                own.with_seq(checked_rows(own.seq, input.q().seq)).size();
-          }
-        },
-        shared.terms);
+    if (!shared.bias) return work;
+    Shape own = shared.bias->with_seq(shared.tokens.queries.max_tokens());
+    own.heads = heads_of(*shared.bias).end - heads_of(*shared.bias).begin;
+    work.bias = own.size();
+    if (options.check && work.gradients) {
+      // The gradient, its reference, roundings and sizes, in double; also `inputs` where K and V are rounded.
+      const Index arrays = options.kv_dtype == "same" && options.dtype == "float32" ? 4 : 5;
+      work.check_bytes = arrays * static_cast<Index>(sizeof(double)) *
+                         own.with_seq(checked_rows(own.seq, input.q().seq)).size();
+    }
     return work;
   }
 };

@@ -125,7 +125,7 @@ void RunInput::open_bias(const Communicator& comm, const RunOptions& options) {
                            to_string(Shape{q_.batch, q_.heads, q_.seq, kv_.seq}) + " is due",
                        "B and H may also be 1");
   });
-  terms_.bias = bias.shape();
+  bias_ = bias.shape();
 }
 
 std::vector<Index> read_documents(const std::string& file, Index keys) {
@@ -189,7 +189,7 @@ Shape RunInput::shape(InputArray array) const {
     case InputArray::k: return kv_;
     case InputArray::v: return kv_.values();
     case InputArray::grad_out: return out();
-    case InputArray::bias: return *terms_.bias;
+    case InputArray::bias: return *bias_;
   }
   return {};
 }

@@ -8,13 +8,11 @@
 #include "io/npy_file.hpp"
 #include "program/run/options.hpp"
 #include "ring_attention/attention/scoring.hpp"
-#include "ring_attention/attention/terms.hpp"
 
 namespace ring_attention {
 
 /// The arrays that a run reads.
 enum class InputArray { q, k, v, grad_out, bias };
-inline constexpr TermArrays<InputArray> term_inputs{InputArray::bias};
 
 /// Reads the headers first, and elements only on demand. Every call is collective.
 class RunInput {
@@ -27,16 +25,16 @@ class RunInput {
   [[nodiscard]] const KvShape& kv() const { return kv_; }
   /// The shape of the result and of its gradient.
   [[nodiscard]] Shape out() const { return q_.with_dim(kv_.value_dim); }
-  /// The arrays of terms that there are.
-  [[nodiscard]] const TermShapes& terms() const { return terms_; }
+  /// The shape of the bias, if there is one.
+  [[nodiscard]] const std::optional<Shape>& bias() const { return bias_; }
   [[nodiscard]] const Scoring& scoring() const { return scoring_; }
   /// Is the arithmetic in double?
   [[nodiscard]] bool is_double() const { return is_double_; }
   /// Dimensions of the q file: the results have as many.
   [[nodiscard]] std::size_t dimensions() const { return dimensions_; }
-  /// Dimensions of the file of a term that there is.
-  [[nodiscard]] std::size_t dimensions(InputArray term) const {
-    return readers_[static_cast<std::size_t>(term)]->dimensions();
+  /// Dimensions of the file of the bias.
+  [[nodiscard]] std::size_t bias_dimensions() const {
+    return readers_[static_cast<std::size_t>(InputArray::bias)]->dimensions();
   }
 
   /// Reads the tokens at `ranges`. Collective.
@@ -77,7 +75,7 @@ class RunInput {
 
   Shape q_;     // global
   KvShape kv_;  // likewise
-  TermShapes terms_;
+  std::optional<Shape> bias_;
   Scoring scoring_;
   std::uint64_t seed_ = 1;
   bool is_double_ = false;

@@ -27,8 +27,8 @@ class RunJob {
     report_.backend = backend_.description;
     report_.ulysses = run_.grid().ulysses.size;
     report_.balance = run_.balance;
-    report_.terms = run_.input.terms();
-    report_.term_bytes = work.term_values() * static_cast<Index>(sizeof(T));
+    report_.bias = run_.input.bias();
+    report_.bias_bytes = work.bias_values() * static_cast<Index>(sizeof(T));
     report_.q_offset = run_.input.scoring().mask.offset;
     mine_.tokens = count(run_.query_ranges());
     mine_.threads = report_.backend.threads;
@@ -71,11 +71,8 @@ class RunJob {
     files_.add("dq", q, array_extents(q, n));
     files_.add("dk", k, array_extents(k, n));
     files_.add("dv", v, array_extents(v, n));
-    each_term(
-        [&](const std::optional<Shape>& term, InputArray input, const std::string& name) {
-          if (term) files_.add("d" + name, *term, array_extents(*term, run_.input.dimensions(input)));
-        },
-        run_.input.terms(), term_inputs, term_names);
+    if (const auto& bias = run_.input.bias())
+      files_.add("dbias", *bias, array_extents(*bias, run_.input.bias_dimensions()));
     const TermNumbers numbers = run_.input.scoring().zero_gradients();
     each_number(
         [&](const std::string& name, std::span<const double> of_heads) {
@@ -85,19 +82,18 @@ class RunJob {
         numbers);
   }
 
-  /// A term in the layout that is computed: it does not travel.
-  Tensor<T> read_term(const std::optional<Shape>& term, InputArray input) {
-    if (!term) return {};
-    if (!run_.shares_heads()) return files_.read(input, run_.query_ranges());
+  /// The bias in the layout that is computed: it does not travel.
+  Tensor<T> read_bias() {
+    const std::optional<Shape>& bias = run_.input.bias();
+    if (!bias) return {};
+    if (!run_.shares_heads()) return files_.read(InputArray::bias, run_.query_ranges());
     const TokenRanges shard = run_.grid().shard(run_.shared.tokens.queries);
-    const Interval heads = run_.heads_of(*term);
-    Tensor<T> own = run_.input.template read_heads<T>(input, shard, heads);
+    const Interval heads = run_.heads_of(*bias);
+    Tensor<T> own = run_.input.template read_heads<T>(InputArray::bias, shard, heads);
     const bool is_first = run_.grid().ulysses.index(run_.grid().rank) == 0;  // of those that read the same
-    files_.require_finite(input, own.view(), shard, is_first || term->heads > 1, heads.begin);
+    files_.require_finite(InputArray::bias, own.view(), shard, is_first || bias->heads > 1, heads.begin);
     return own;
   }
-  /// use(term, the array of the input) for every term.
-  auto each_input_term(const auto& use) { return each_term(use, run_.input.terms(), term_inputs); }
 
   void take_keys() {
     attention_.take_keys([&](InputArray array, View<T> shard) {
@@ -110,11 +106,11 @@ class RunJob {
     run_.activity.enter(Phase::read);
     Stopwatch watch(run_.comm);
     q_ = files_.read(InputArray::q, run_.query_ranges());
-    terms_ = each_input_term([this](const auto& term, InputArray input) { return read_term(term, input); });
+    bias_ = read_bias();
     take_keys();
     report_.read_seconds += watch.lap();
 
-    attention_.forward(q_, terms_);
+    attention_.forward(q_, bias_);
     mine_.forward_exposed_seconds = attention_.statistics().exposed_seconds;
     report_.forward_seconds = watch.lap();
   }
@@ -142,11 +138,9 @@ class RunJob {
   void check() {
     run_.activity.enter(Phase::check);
     Stopwatch watch(run_.comm);
-    if (run_.shares_heads())
-      terms_ = each_input_term([this](const auto& term, InputArray input) {
-        return term ? run_.input.template read<T>(input, run_.query_ranges()) : Tensor<T>();
-      });
-    RankResults<T> results{run_.query_ranges(), run_.key_ranges(), &q_, &terms_, &attention_.result()};
+    if (run_.shares_heads() && run_.input.bias())
+      bias_ = run_.input.template read<T>(InputArray::bias, run_.query_ranges());
+    RankResults<T> results{run_.query_ranges(), run_.key_ranges(), &q_, &bias_, &attention_.result()};
     results.kv_unit = backend_.input_roundoff;
     if (run_.options.wants_gradients()) {
       results.grad_out = &grad_out_;
@@ -164,11 +158,7 @@ class RunJob {
       files_.write("dq", gradients_.q, run_.query_ranges());
       files_.write("dk", gradients_.k, run_.key_ranges());
       files_.write("dv", gradients_.v, run_.key_ranges());
-      each_term(
-          [&](const std::optional<Shape>& term, const Tensor<T>& gradient, const std::string& name) {
-            if (term) files_.write("d" + name, gradient, run_.query_ranges());
-          },
-          run_.input.terms(), gradients_, term_names);
+      if (run_.input.bias()) files_.write("dbias", gradients_.bias, run_.query_ranges());
       write_numbers();
     }
     report_.write_seconds = watch.lap();
@@ -191,8 +181,8 @@ class RunJob {
   const RunContext& run_;
   Backend<Input, Wire>& backend_;
   RunAttention<Input, Wire> attention_;
-  Tensor<T> q_, grad_out_;       // as this rank holds them
-  TermArrays<Tensor<T>> terms_;  // in the layout that is computed
+  Tensor<T> q_, grad_out_;  // as this rank holds them
+  Tensor<T> bias_;          // in the layout that is computed
   Gradients<T> gradients_;
   RunReport report_;
   RunFiles<T> files_;

@@ -150,6 +150,8 @@ void validate(const RunOptions& options) {
   if (options.tile && !options.same_bits && options.engine != "readable")
     throw InputError(
         "--tile goes with --same-bits or --engine readable: the fast engine chooses its own tiles");
+  if (options.same_bits && options.engine == "readable")
+    throw InputError("--same-bits goes with --engine fast: the readable engines have no exact sums");
   if (options.scale && !std::isfinite(*options.scale)) throw InputError("--scale must be a finite number");
   if (options.softcap && !(*options.softcap > 0))
     throw InputError("--softcap must be a positive number; without the flag scores are not capped");

@@ -178,9 +178,9 @@ std::string to_text(const RunReport& report, const RunOptions& options) {
                      "; shapes are [B, H, S, D]\n";
   text += "  q       " + to_string(report.q) + "  " + files(options.q) + "\n";
   text += "  k, v    " + to_string(report.kv) + "  " + files(options.k + ", " + options.v) + "\n";
-  if (report.terms.bias)
-    text += "  bias    " + to_string(*report.terms.bias) + "  " + options.bias + ", " +
-            human_bytes(report.term_bytes) + " a rank" +
+  if (report.bias)
+    text += "  bias    " + to_string(*report.bias) + "  " + options.bias + ", " +
+            human_bytes(report.bias_bytes) + " a rank" +
             (options.wants_gradients() ? " with its gradient" : "") + "\n";
   text += format("  scores  scale %.6g%s\n", report.scale, mask_words(report, options).c_str());
   text += "  kernel  " + describe(report.backend, largest(report, &RankReport::threads)) + "\n";
@@ -200,7 +200,7 @@ std::string to_text(const RunReport& report, const RunOptions& options) {
   text += "\n  memory  a rank's tensors at most " + human_bytes(largest(report, &RankReport::tensor_bytes)) +
           ", its process at most " + human_bytes(largest(report, &RankReport::process_bytes)) + "\n";
   if (options.check) text += "\nErrors against the dense reference in double:\n" + check_table(report);
-  const bool is_sampled = report.q.seq > check_all_rows_up_to, has_bias = report.terms.bias.has_value();
+  const bool is_sampled = report.q.seq > check_all_rows_up_to, has_bias = report.bias.has_value();
   if (options.check && options.wants_gradients() && is_sampled && (has_bias || !options.sink.empty()))
     text += std::string("  Above 16k tokens ") + (has_bias ? "dk, dv and dsink are" : "dsink is") +
             " not checked.\n";
@@ -228,7 +228,7 @@ std::string to_json(const RunReport& report, const RunOptions& options) {
             {"chunk", options.mask.chunk.value_or(0)},
             {"intervals", options.mask.intervals},
             {"alibi", options.alibi},
-            {"bias_bytes", report.term_bytes},
+            {"bias_bytes", report.bias_bytes},
             {"dropout", options.scoring.dropout.probability},
             {"dropout_seed", options.dropout_seed},
             {"q_offset", report.q_offset},

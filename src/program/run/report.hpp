@@ -63,8 +63,8 @@ struct RankReport {
 struct RunReport {
   Shape q;
   KvShape kv;
-  TermShapes terms;
-  Index term_bytes = 0;  ///< the most that a rank has of the arrays of terms, and with gradients of theirs
+  std::optional<Shape> bias;
+  Index bias_bytes = 0;  ///< the most that a rank has of the bias, and of its gradient
   std::string dtype;
   int ulysses = 1;  ///< ranks that share heads
   BackendDescription backend;

@@ -37,7 +37,7 @@ class BlockwiseBackward : public BackwardEngine<T> {
   /// dQ. Ends the work on these queries.
   [[nodiscard]] Tensor<T> finish() override { return std::move(grad_q_); }
   /// dBias, like the bias: dS, summed over what broadcasts.
-  [[nodiscard]] TermGradients<T> term_gradients() override { return {{std::move(grad_bias_)}}; }
+  [[nodiscard]] TermGradients<T> term_gradients() override { return {std::move(grad_bias_)}; }
 
  private:
   /// One tile; its scores are in p.
@@ -59,12 +59,12 @@ template <class T>
 void BlockwiseBackward<T>::begin(const BackwardInputs<T>& forward, TokenRanges ranges) {
   const Shape& q = forward.q.shape();
   require(forward.has(count(ranges)), "BlockwiseBackward: q, out, dO and lse belong to the same queries");
-  require_bias_shape(forward.terms.bias.shape(), q);
+  require_bias_shape(forward.bias.shape(), q);
   forward_ = forward;
   q_ranges_ = std::move(ranges);
   delta_ = row_dot(forward.grad_out, forward.out, forward.grad_lse);
   grad_q_ = Tensor<T>(q);
-  grad_bias_ = Tensor<T>(forward.terms.bias.shape());
+  grad_bias_ = Tensor<T>(forward.bias.shape());
 }
 
 template <class T>
@@ -76,8 +76,7 @@ void BlockwiseBackward<T>::accumulate(const KeyValue<T>& kv, const KeyValueGradi
               kv.k.shape().seq == count(kv.ranges),
           "BlockwiseBackward: k, v, dk and dv belong to the same keys");
   for_each_tile(forward_.q.shape(), q_ranges_, kv.ranges, block_, group, [&](const Tile& tile) {
-    if (score_tile(scoring_, tile, forward_.q, kv.k, forward_.terms.bias, p_))
-      differentiate(kv, gradient, tile);
+    if (score_tile(scoring_, tile, forward_.q, kv.k, forward_.bias, p_)) differentiate(kv, gradient, tile);
     if (progress) progress();
   });
 }

@@ -20,11 +20,11 @@ struct KeyValueGradient {
 /// What the backward needs for a rank's queries, in addition to K,V. The caller owns all arrays.
 template <class T>
 struct BackwardInputs {
-  View<const T> q;             ///< [batch, heads, seq, dim]
-  View<const SumOf<T>> out;    ///< like q, with the dim of v; over all keys, not only some
-  View<const SumOf<T>> lse;    ///< [batch, heads, seq, 1]; over all keys, not only some
-  View<const T> grad_out;      ///< dO, like out
-  Terms<SumOf<T>> terms = {};  ///< of these queries
+  View<const T> q;                 ///< [batch, heads, seq, dim]
+  View<const SumOf<T>> out;        ///< like q, with the dim of v; over all keys, not only some
+  View<const SumOf<T>> lse;        ///< [batch, heads, seq, 1]; over all keys, not only some
+  View<const T> grad_out;          ///< dO, like out
+  View<const SumOf<T>> bias = {};  ///< of these queries; empty: none
   std::optional<View<const SumOf<T>>> grad_lse = {};  ///< like lse; std::nullopt: 0
 
   /// Do q, out, dO and lse belong to the same queries, of this number?

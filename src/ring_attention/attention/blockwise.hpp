@@ -32,7 +32,7 @@ class BlockwiseEngine : public Engine<T> {
 
   /// Starts with no key seen. `q` [batch, heads, seq, dim] and the terms of these queries stay with the caller and must
   /// outlive finish(); the tokens of q are at `ranges`. \param value_dim  columns of v; none given: as many as q has
-  void begin(View<const T> q, TokenRanges ranges, const Terms<T>& terms = {},
+  void begin(View<const T> q, TokenRanges ranges, View<const T> bias = {},
              std::optional<Index> value_dim = {});
 
   /// Merges these keys into the state. Calls `progress` after every tile.
@@ -66,13 +66,13 @@ class BlockwiseEngine : public Engine<T> {
 };
 
 template <class T>
-void BlockwiseEngine<T>::begin(View<const T> q, TokenRanges ranges, const Terms<T>& terms,
+void BlockwiseEngine<T>::begin(View<const T> q, TokenRanges ranges, View<const T> bias,
                                std::optional<Index> value_dim) {
   require(q.shape().seq == count(ranges),
           "BlockwiseEngine: q and its ranges have different numbers of tokens");
-  require_bias_shape(terms.bias.shape(), q.shape());
+  require_bias_shape(bias.shape(), q.shape());
   q_ = q;
-  bias_ = terms.bias;
+  bias_ = bias;
   q_ranges_ = std::move(ranges);
   partial_ = Partial<T>::empty(q.shape().with_dim(value_dim.value_or(q.shape().dim)));
 }
@@ -135,9 +135,9 @@ void BlockwiseEngine<T>::drop(const Tile& tile) {
 template <class T>
 [[nodiscard]] AttentionResult<T> blockwise_forward(View<const T> q, View<const T> k, View<const T> v,
                                                    const Scoring& scoring, Index block = 64,
-                                                   const Terms<T>& terms = {}) {
+                                                   View<const T> bias = {}) {
   BlockwiseEngine<T> engine(scoring, block);
-  engine.begin(q, whole(q.shape().seq), terms, v.shape().dim);
+  engine.begin(q, whole(q.shape().seq), bias, v.shape().dim);
   engine.accumulate({k, v, whole(k.shape().seq)});
   return engine.finish();
 }

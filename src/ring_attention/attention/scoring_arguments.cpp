@@ -46,20 +46,14 @@ std::string fault_of(const Scoring& scoring, Index heads, double largest) {
   return "";
 }
 
-std::string text_of(const Scoring& scoring, const TermShapes& terms) {
+std::string text_of(const Scoring& scoring, const std::optional<Shape>& bias) {
   const auto& [scale, mask, slopes, sinks, dropout, softcap] = scoring;
   std::ostringstream text;
   text << std::setprecision(std::numeric_limits<double>::max_digits10) << "scale " << scale << "\nsoftcap "
        << softcap << "\nmask.left " << mask.left << "\nmask.right " << mask.right << "\nmask.offset "
-       << mask.offset << '\n';
-  each_term(
-      [&](const std::optional<Shape>& term, const char* name) {
-        text << (term ? "a " : "no ") << name;
-        if (term) text << " of batch " << term->batch << ", heads " << term->heads << ", keys " << term->dim;
-        text << '\n';
-      },
-      terms, term_names);
-  text << "dropout " << dropout.probability << "\ndropout.seed " << dropout.seed << "\ndropout.step "
+       << mask.offset << (bias ? "\na bias" : "\nno bias");
+  if (bias) text << " of batch " << bias->batch << ", heads " << bias->heads << ", keys " << bias->dim;
+  text << "\ndropout " << dropout.probability << "\ndropout.seed " << dropout.seed << "\ndropout.step "
        << dropout.step << "\ndropout.layer " << dropout.layer << "\ndropout.first_batch "
        << dropout.first_batch << "\ndropout.first_head " << dropout.first_head << '\n'
        << slopes.size() << " ALiBi slopes\n";

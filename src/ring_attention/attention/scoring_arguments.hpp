@@ -16,6 +16,6 @@ namespace ring_attention {
 [[nodiscard]] std::string fault_of(const Scoring& scoring, Index heads, double largest);
 
 /// One line for each number, and for each term: equal texts mean equal scorings and the same terms.
-[[nodiscard]] std::string text_of(const Scoring& scoring, const TermShapes& terms);
+[[nodiscard]] std::string text_of(const Scoring& scoring, const std::optional<Shape>& bias);
 
 }  // namespace ring_attention

@@ -44,7 +44,7 @@ template <class T>
 void CpuBackward<T>::begin(const BackwardInputs<T>& forward, TokenRanges ranges) {
   const Shape& q = forward.q.shape();
   require(forward.has(count(ranges)), "CpuBackward: q, out, dO and lse belong to the same queries");
-  require_bias_shape(forward.terms.bias.shape(), q);
+  require_bias_shape(forward.bias.shape(), q);
   forward_ = forward;
   q_ranges_ = std::move(ranges);
   intervals_ = cpu::QueryIntervals(scoring_.mask, q_ranges_);
@@ -52,7 +52,7 @@ void CpuBackward<T>::begin(const BackwardInputs<T>& forward, TokenRanges ranges)
   tiles_ = cpu::query_tiles(q_ranges_, kernel_.tile(widths).queries);
   delta_ = row_dot(forward.grad_out, forward.out, forward.grad_lse);
   grad_q_ = Tensor<T>(q);
-  grad_bias_ = Tensor<T>(forward.terms.bias.shape());
+  grad_bias_ = Tensor<T>(forward.bias.shape());
   workspace_ = cpu::workspaces<T>(threads_, kernel_.workspace(widths));
 }
 
@@ -130,7 +130,7 @@ void CpuBackward<T>::differentiate(const KeyValue<T>& kv, const KeyValueGradient
   bool loaded = false;
   for (int interval = 0; interval < intervals_.parts(); ++interval) {
     if (!lanes.look(scoring_, intervals_, batch, head, tile, interval, part.keys, at(kv.k), at(kv.v),
-                    forward_.terms.bias, grad_bias_.view()))
+                    forward_.bias, grad_bias_.view()))
       continue;
     if (!std::exchange(loaded, true)) kernel_.load(rows, workspace);
     kernel_.attend(lanes.span(), rows, at(gradient.k), at(gradient.v), workspace);

@@ -32,7 +32,7 @@ class CpuBackward : public BackwardEngine<T> {
   /// dQ. Ends the work on these queries.
   [[nodiscard]] Tensor<T> finish() override;
   /// dBias, like the bias: dS, summed over what broadcasts.
-  [[nodiscard]] TermGradients<T> term_gradients() override { return {{std::move(grad_bias_)}}; }
+  [[nodiscard]] TermGradients<T> term_gradients() override { return {std::move(grad_bias_)}; }
 
  private:
   /// Keys of one range of a rank.

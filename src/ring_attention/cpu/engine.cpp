@@ -16,12 +16,12 @@ CpuEngine<T>::CpuEngine(Scoring scoring, const CpuOptions& options)
 }
 
 template <class T>
-void CpuEngine<T>::begin(View<const T> q, TokenRanges ranges, const Terms<T>& terms,
+void CpuEngine<T>::begin(View<const T> q, TokenRanges ranges, View<const T> bias,
                          std::optional<Index> value_dim) {
   require(q.shape().seq == count(ranges), "CpuEngine: q and its ranges have different numbers of tokens");
-  require_bias_shape(terms.bias.shape(), q.shape());
+  require_bias_shape(bias.shape(), q.shape());
   q_ = q;
-  bias_ = terms.bias;
+  bias_ = bias;
   q_ranges_ = std::move(ranges);
   intervals_ = cpu::QueryIntervals(scoring_.mask, q_ranges_);
   kernel_ = &forward_kernel(kernels_.forward, static_cast<cpu::Size>(q.shape().seq));

@@ -36,7 +36,7 @@ class CpuEngine : public Engine<T> {
 
   /// Starts with no key seen. `q` [batch, heads, seq, dim] and the terms of these queries stay with the caller and must
   /// outlive finish(); the tokens of q are at `ranges`. \param value_dim  columns of v; none given: as many as q has
-  void begin(View<const T> q, TokenRanges ranges, const Terms<T>& terms = {},
+  void begin(View<const T> q, TokenRanges ranges, View<const T> bias = {},
              std::optional<Index> value_dim = {});
 
   /// Merges these keys into the state. Calls `progress` after every tile that the calling thread has done.
@@ -80,9 +80,9 @@ template <class Engine>
 template <class T>
 [[nodiscard]] AttentionResult<T> attention_forward(View<const T> q, View<const T> k, View<const T> v,
                                                    const Scoring& scoring, const CpuOptions& options = {},
-                                                   const Terms<T>& terms = {}) {
+                                                   View<const T> bias = {}) {
   CpuEngine<T> engine(scoring, options);
-  engine.begin(q, whole(q.shape().seq), terms, v.shape().dim);
+  engine.begin(q, whole(q.shape().seq), bias, v.shape().dim);
   engine.accumulate({k, v, whole(k.shape().seq)});
   return engine.finish();
 }

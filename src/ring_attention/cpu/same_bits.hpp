@@ -12,16 +12,16 @@
 namespace ring_attention {
 
 /// A SameBitsEngine that has begun on these queries.
-/// \param block  tokens in a tile of the readable engine; 0: the fast one  \param value_dim  columns of v
+/// \param value_dim  columns of v
 /// \throws InputError as the engine does
 [[nodiscard]] std::unique_ptr<Engine<float>> same_bits_forward(const Scoring& scoring,
-                                                               const CpuOptions& options, Index block,
-                                                               View<const float> q, const TokenRanges& ranges,
-                                                               const Terms<float>& terms, Index value_dim);
+                                                               const CpuOptions& options, View<const float> q,
+                                                               const TokenRanges& ranges,
+                                                               View<const float> bias, Index value_dim);
 /// A SameBitsBackward that has begun on these queries. \param most_keys  that arrive at a time
 [[nodiscard]] std::unique_ptr<BackwardEngine<float>> same_bits_backward(const Scoring& scoring,
                                                                         const CpuOptions& options,
-                                                                        Index block, Index most_keys,
+                                                                        Index most_keys,
                                                                         const BackwardInputs<float>& inputs,
                                                                         const TokenRanges& ranges);
 /// dK,dV as rows of exact sums. \param terms  how many tiles of queries add to a row, over all ranks

@@ -9,11 +9,11 @@ namespace ring_attention {
 using namespace cuda;
 
 template <class T>
-void CudaEngine<T>::begin(View<const T> q, const TokenRanges& ranges, const Terms<float>& terms) {
+void CudaEngine<T>::begin(View<const T> q, const TokenRanges& ranges, View<const float> bias) {
   require(q.shape().seq == count(ranges), "CudaEngine: q and its ranges have different numbers of tokens");
   device_ = traits_for(options_);
   tables_ = tables_for(options_, scoring_, q.shape(), ranges);
-  pairs_ = PairsOnDevice(scoring_, tables_->dropout, q.shape(), terms.bias);
+  pairs_ = PairsOnDevice(scoring_, tables_->dropout, q.shape(), bias);
   kernel_ =
       &choose_forward(options_.kernel, device_, type_of<T>, static_cast<int>(q.shape().dim), pairs_.any());
   q_ = q;
@@ -76,12 +76,12 @@ void CudaBackward<T>::begin(const BackwardInputs<T>& forward, const TokenRanges&
           "CudaBackward: q, out, dO, lse and the ranges must have the same queries");
   device_ = traits_for(options_);
   tables_ = tables_for(options_, scoring_, q, ranges);
-  pairs_ = PairsOnDevice(scoring_, tables_->dropout, q, forward.terms.bias);
+  pairs_ = PairsOnDevice(scoring_, tables_->dropout, q, forward.bias);
   kernel_ = &choose_backward(options_.kernel, device_, type_of<T>, static_cast<int>(q.dim), pairs_.any());
   forward_ = forward;
   delta_ = Tensor<float>(q.per_row(), options_.allocator);
   grad_q_ = Tensor<float>(q, options_.allocator);
-  grad_bias_ = Tensor<float>(forward.terms.bias.shape(), options_.allocator);
+  grad_bias_ = Tensor<float>(forward.bias.shape(), options_.allocator);
   row_dots(forward.out.data(), forward.grad_out.data(), delta_.data(), q.per_row().size(),
            static_cast<int>(q.dim), type_of<T>, options_.stream);
 }

@@ -35,7 +35,7 @@ class CudaEngine final : public Engine<T> {
   /// Starts with an empty state. The caller owns `q` [batch, heads, seq, dim], which must outlive finish(). `ranges`
   /// are the positions of its tokens. The terms of these queries also belong to the caller. \throws InputError if no kernel supports this type and dim on this device, and the bias and
   /// the dropout if there are any
-  void begin(View<const T> q, const TokenRanges& ranges, const Terms<float>& terms = {});
+  void begin(View<const T> q, const TokenRanges& ranges, View<const float> bias = {});
 
   /// Enqueues the merge of these keys into the state. `kv` must exist until the stream has done this work. Calls
   /// `progress` once. With the last piece (`options.pieces`) the kernel also computes the result. \throws Error if the
@@ -88,7 +88,7 @@ class CudaBackward final : public BackwardEngine<T> {
   /// dQ. Ends the work on these queries.
   [[nodiscard]] Tensor<float> finish() override;
   /// dBias, like the bias: dS, summed over what broadcasts.
-  [[nodiscard]] TermGradients<float> term_gradients() override { return {{std::move(grad_bias_)}}; }
+  [[nodiscard]] TermGradients<float> term_gradients() override { return {std::move(grad_bias_)}; }
 
   [[nodiscard]] const cuda::BackwardKernel& kernel() const { return *kernel_; }
 
@@ -111,11 +111,11 @@ class CudaBackward final : public BackwardEngine<T> {
 template <class T>
 [[nodiscard]] DeviceAttentionResult attention_forward(View<const T> q, View<const T> k, View<const T> v,
                                                       const Scoring& scoring, const CudaOptions& options,
-                                                      const Terms<float>& terms = {}) {
+                                                      View<const float> bias = {}) {
   CudaOptions once = options;
   once.pieces = 1;
   CudaEngine<T> engine(scoring, once);
-  engine.begin(q, whole(q.shape().seq), terms);
+  engine.begin(q, whole(q.shape().seq), bias);
   engine.accumulate({k, v, whole(k.shape().seq)});
   return {engine.finish(), engine.kernel().name};
 }

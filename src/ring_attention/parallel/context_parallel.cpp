@@ -22,13 +22,14 @@ ContextParallel<Input, T>::ContextParallel(const Device<Input, T>& device, Links
       links_(links),
       shared_(std::move(shared)),
       layout_(links.ulysses(), shared_.grid, shared_.tokens, shared_.q.heads, shared_.kv.heads,
-              device.memory(), shared_.terms),
+              device.memory(), shared_.bias),
       query_ranges_(shared_.grid.shard(shared_.tokens.queries)),
       scoring_(shared_.scoring.of_heads(layout_.heads())),
       kv_(shared_.kv),
       sums_k_(accumulator(shared_.kv.dim)),
       sums_v_(shared_.kv.value_dim == shared_.kv.dim ? sums_k_ : accumulator(shared_.kv.value_dim)) {
   kv_.heads = layout_.kv_heads().end - layout_.kv_heads().begin;
+  links_.shares(shared_);
 }
 
 template <class Input, class T>
@@ -39,13 +40,13 @@ GradientAccumulator ContextParallel<Input, T>::accumulator(Index dim) const {
 
 template <class Input, class T>
 auto ContextParallel<Input, T>::forward(View<const Input> q, View<const Input> k, View<const Input> v,
-                                        const Terms<Value>& terms, const CollectiveStep& collectively)
+                                        View<const Value> bias, const CollectiveStep& collectively)
     -> AttentionResult<Value> {
   const auto own_q = layout_.queries_to_heads<Input>(q);
-  const auto own_terms = layout_.terms_to_heads(terms);
+  const auto own_bias = layout_.bias_to_heads<Value>(bias);
   auto own_k = layout_.keys_to_heads<Input>(k), own_v = layout_.keys_to_heads<Input>(v);
   std::optional<Forward> forward;
-  collectively([&] { forward.emplace(begin_forward(own_q, kv(own_k, own_v), own_terms)); });
+  collectively([&] { forward.emplace(begin_forward(own_q, kv(own_k, own_v), own_bias)); });
   own_k = {};  // the forward has a copy
   own_v = {};
   travel(*forward);
@@ -54,9 +55,9 @@ auto ContextParallel<Input, T>::forward(View<const Input> q, View<const Input> k
 
 template <class Input, class T>
 void ContextParallel<Input, T>::forward(View<const Input> q, View<const Input> k, View<const Input> v,
-                                        const Terms<Value>& terms, const CollectiveStep& collectively,
+                                        View<const Value> bias, const CollectiveStep& collectively,
                                         const ResultViews<Value>& to) {
-  const AttentionResult<Value> result = forward(q, k, v, terms, collectively);
+  const AttentionResult<Value> result = forward(q, k, v, bias, collectively);
   copy(device_.memory(), to.out, result.out.view());
   copy(device_.memory(), to.lse, result.lse.view());
 }
@@ -69,13 +70,13 @@ auto ContextParallel<Input, T>::travelled(const BackwardInputs<Input>& inputs, V
              grad_out = layout_.queries_to_heads<Input>(inputs.grad_out);
   const auto out = layout_.queries_to_heads<Value>(inputs.out),
              lse = layout_.queries_to_heads<Value>(inputs.lse);
-  const auto terms = layout_.terms_to_heads(inputs.terms);
+  const auto bias = layout_.bias_to_heads<Value>(inputs.bias);
   std::optional<MaybeOwned<Value>> grad_lse;
   if (inputs.grad_lse) grad_lse = layout_.queries_to_heads<Value>(*inputs.grad_lse);
   auto own_k = layout_.keys_to_heads<Input>(k), own_v = layout_.keys_to_heads<Input>(v);
   std::optional<Backward> backward;
   collectively(
-      [&] { backward.emplace(begin_backward({q, out, lse, grad_out, terms, grad_lse}, kv(own_k, own_v))); });
+      [&] { backward.emplace(begin_backward({q, out, lse, grad_out, bias, grad_lse}, kv(own_k, own_v))); });
   own_k = {};
   own_v = {};
   travel(*backward);
@@ -93,7 +94,7 @@ auto ContextParallel<Input, T>::backward(const BackwardInputs<Input>& inputs, Vi
   return {own(std::move(held.q)),
           own(std::move(held.k)),
           own(std::move(held.v)),
-          {each_term(own, std::move(held.terms)), std::move(held.numbers)}};
+          {own(std::move(held.bias)), std::move(held.numbers)}};
 }
 
 template <class Input, class T>
@@ -106,8 +107,7 @@ TermNumbers ContextParallel<Input, T>::backward(const BackwardInputs<Input>& inp
   copy(memory, to.q, held.q.view());
   copy(memory, to.k, held.k.view());
   copy(memory, to.v, held.v.view());
-  each_term([&](const auto& whole, const auto& part) { copy(memory, whole, part.view()); }, to.terms(),
-            held.terms);
+  copy(memory, to.bias, held.bias.view());
   return std::move(held.numbers);
 }
 
@@ -133,7 +133,7 @@ auto ContextParallel<Input, T>::finish(Backward& backward) const -> HeldGradient
   auto held_k = held_sums(k, sums_k_), held_v = held_sums(v, sums_v_);
   TermNumbers numbers = terms.numbers();
   return {std::move(held_q), std::move(held_k), std::move(held_v),
-          layout_.terms_to_sequence<Value>(std::move(terms)), std::move(numbers)};
+          layout_.bias_to_sequence<Value>(std::move(terms.bias)), std::move(numbers)};
 }
 
 template <class Input, class T>
@@ -146,15 +146,10 @@ auto ContextParallel<Input, T>::held_sums(View<const Value> sums, const Gradient
 }
 
 template <class Input, class T>
-void ContextParallel<Input, T>::require_rows(const Terms<Value>& terms) const {
-  each_term(
-      [&](const View<const Value>& array, const std::optional<Shape>& term, const std::string& name) {
-        const Shape& own = array.shape();
-        require(term ? own.seq == ring_attention::count(query_ranges_) : own.size() == 0,
-                "ContextParallel: a " + name + " " + to_string(own) +
-                    (term ? " of other rows than the queries" : " where SharedAttention has no " + name));
-      },
-      terms, shared_.terms, term_names);
+void ContextParallel<Input, T>::require_rows(View<const Value> bias) const {
+  const Index due = shared_.bias ? ring_attention::count(query_ranges_) : 0;
+  require(bias.shape().seq == due,
+          "ContextParallel: a bias has the rows of the queries that its rank computes");
 }
 
 template <class Input, class T>
@@ -174,17 +169,17 @@ KvStorage<T> ContextParallel<Input, T>::kv(View<const Input> k, View<const Input
 }
 
 template <class Input, class T>
-auto ContextParallel<Input, T>::begin_forward(View<const Input> q, KvStorage<T> kv, const Terms<Value>& terms)
+auto ContextParallel<Input, T>::begin_forward(View<const Input> q, KvStorage<T> kv, View<const Value> bias)
     -> Forward {
-  require_rows(terms);
-  return {device_.forward(scoring_, q, query_ranges_, terms, expected_keys()), std::move(kv),
+  require_rows(bias);
+  return {device_.forward(scoring_, q, query_ranges_, bias, expected_keys()), std::move(kv),
           transport<T>(Channel::kv, kv_)};
 }
 
 template <class Input, class T>
 auto ContextParallel<Input, T>::begin_backward(const BackwardInputs<Input>& inputs, KvStorage<T> kv)
     -> Backward {
-  require_rows(inputs.terms);
+  require_rows(inputs.bias);
   const KvShape rows(kv_.with_dim(sums_k_.dim), sums_v_.dim);
   KvStorage<Value> sums(shared_.all_gathers_kv, rows, shared_.tokens.keys, ring().rank,
                         {*sums_k_.memory, *sums_v_.memory});

@@ -15,17 +15,20 @@
 #include <array>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include "ring_attention/attention/views.hpp"
+#include "ring_attention/parallel/collectives/all_gather.hpp"
 #include "ring_attention/parallel/device.hpp"
 #include "ring_attention/parallel/head_layout.hpp"
-#include "ring_attention/parallel/kv_storage.hpp"
 #include "ring_attention/parallel/links.hpp"
 #include "ring_attention/parallel/rank_grid.hpp"
 #include "ring_attention/ring/backward.hpp"
 #include "ring_attention/ring/forward.hpp"
 #include "ring_attention/ring/kv_hops.hpp"
+#include "ring_attention/ring/parcel.hpp"
 
 namespace ring_attention {
 
@@ -35,15 +38,51 @@ struct SharedAttention {
   bool all_gathers_kv = false;  ///< all-gather K,V over the ranks of the ring; no rank shares heads then
   Placements tokens;            ///< over the ranks of the ring
   Shape q;                      ///< `[batch, heads, any, dim]` of the whole attention
-  KvShape kv;                   ///< likewise, of k and v
+  KvShape kv;                   ///< `[batch, kv_heads, any, dim]` of the whole k, and the dim of v
   Scoring scoring;              ///< of all heads
   bool every_hop = false;       ///< K,V also make the hops that the mask makes unnecessary (kv_hops())
-  TermShapes terms = {};        ///< the arrays of terms that there are
+  std::optional<Shape> bias{};  ///< of all queries, if there is one. (A rank may have no row of it.)
 };
 
 /// Runs a step of the preparation, which may throw, on all ranks: a collective call may agree on its failure.
 using CollectiveStep = std::function<void(const std::function<void()>& step)>;
 inline void on_this_rank(const std::function<void()>& step) { step(); }
+
+/// A parcel for a ring, or the shards of all ranks for an all-gather. Zeros at first.
+template <class T>
+struct KvStorage {
+  std::optional<KvParcel<T>> parcel;  ///< of a ring
+  std::optional<KvShards<T>> shards;  ///< of an all-gather
+
+  /// \param kv    its seq is ignored
+  /// \param hops  of the parcels in a ring (kv_hops()); none given: all
+  KvStorage(bool all_gathers_kv, const KvShape& kv, const Placement& keys, int rank,
+            const KvMemory& memory = host_memory(), std::vector<int> hops = {})
+      : rank_(rank) {
+    if (all_gathers_kv)
+      shards.emplace(kv, keys, memory);
+    else
+      parcel.emplace(kv, keys, rank, memory, std::move(hops));
+  }
+
+  /// What this rank owns: K,V until they travel, and dK,dV in the end.
+  [[nodiscard]] View<T> k() { return shards ? shards->k(rank_) : parcel->k(); }
+  [[nodiscard]] View<T> v() { return shards ? shards->v(rank_) : parcel->v(); }
+
+  /// After the last message: frees what belongs to other ranks.
+  void keep_own() {
+    if (parcel) parcel->free_buffers();
+    if (shards) shards->free_others(rank_);
+  }
+  /// Frees all memory.
+  void release() {
+    parcel.reset();
+    shards.reset();
+  }
+
+ private:
+  int rank_;
+};
 
 /// One rank's part. Every function that computes is collective over the ranks that share the attention.
 /// \tparam Input  of q, k, v and dO where the device computes  \tparam T  of K,V in messages
@@ -58,17 +97,17 @@ class ContextParallel {
 
   // ---- arrays as this rank holds them: all heads of its slice of the tokens ----------------------------
 
-  /// \param terms     the rows of this rank's queries; of no elements where SharedAttention has no such term
+  /// \param bias      the rows of this rank's queries; empty where SharedAttention has none
   /// \param collectively  runs the step that allocates, before the first message of a ring or an all-gather
   [[nodiscard]] AttentionResult<Value> forward(View<const Input> q, View<const Input> k, View<const Input> v,
-                                               const Terms<Value>& terms = {},
+                                               View<const Value> bias = {},
                                                const CollectiveStep& collectively = on_this_rank);
-  /// The gradients of q, k, v and of arrays of terms; complete() of term_gradients.hpp adds the others.
+  /// The gradients of q, k, v and of the bias; complete() of term_gradients.hpp adds the others.
   [[nodiscard]] Gradients<Value> backward(const BackwardInputs<Input>& inputs, View<const Input> k,
                                           View<const Input> v,
                                           const CollectiveStep& collectively = on_this_rank);
   /// Forward and backward that write to where the caller wants the results; the backward returns the gradients of numbers.
-  void forward(View<const Input> q, View<const Input> k, View<const Input> v, const Terms<Value>& terms,
+  void forward(View<const Input> q, View<const Input> k, View<const Input> v, View<const Value> bias,
                const CollectiveStep& collectively, const ResultViews<Value>& to);
   TermNumbers backward(const BackwardInputs<Input>& inputs, View<const Input> k, View<const Input> v,
                        const CollectiveStep& collectively, const GradientViews<Value>& to);
@@ -89,11 +128,11 @@ class ContextParallel {
     KvStorage<T> kv;
     std::unique_ptr<Transport> transport;  // of a ring; borrows kv
   };
-  [[nodiscard]] Forward begin_forward(View<const Input> q, KvStorage<T> kv, const Terms<Value>& terms = {});
+  [[nodiscard]] Forward begin_forward(View<const Input> q, KvStorage<T> kv, View<const Value> bias = {});
   /// Feeds the K,V of all ranks to the engine, whose finish() then is the result.
   void travel(Forward& forward);
 
-  /// A backward that has begun. After travel() the engine has dQ and the gradients of terms, and `sums` has dK,dV of this
+  /// A backward that has begun. After travel() the engine has dQ and the gradient of the bias, and `sums` has dK,dV of this
   /// rank.
   struct Backward {
     std::unique_ptr<BackwardEngine<T>> engine;
@@ -107,7 +146,7 @@ class ContextParallel {
   /// Gradients as this rank holds them, of which dK,dV may be in the backward's memory.
   struct HeldGradients {
     MaybeOwned<Value> q, k, v;
-    TermArrays<MaybeOwned<Value>> terms;
+    MaybeOwned<Value> bias;
     TermNumbers numbers;  // of this rank's rows and heads
   };
   /// Results after travel(), as this rank holds them. Frees the engine and K,V.
@@ -125,8 +164,8 @@ class ContextParallel {
   /// A backward of arrays as this rank holds them, after travel().
   [[nodiscard]] Backward travelled(const BackwardInputs<Input>& inputs, View<const Input> k,
                                    View<const Input> v, const CollectiveStep& collectively);
-  /// \throws Error unless each array has the rows of the queries that this rank computes, or there is no such term
-  void require_rows(const Terms<Value>& terms) const;
+  /// \throws Error unless the bias has the rows of the queries that this rank computes, or there is none
+  void require_rows(View<const Value> bias) const;
   [[nodiscard]] Ring ring() const { return shared_.grid.ring.ring(shared_.grid.rank); }
   /// K,V of the largest shard, in the heads of this rank.
   [[nodiscard]] ExpectedKeys expected_keys() const;

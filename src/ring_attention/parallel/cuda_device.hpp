@@ -26,13 +26,13 @@ class CudaDevice : public Device<T> {
   [[nodiscard]] const Memory& memory() const override { return memory_; }
 
   [[nodiscard]] std::unique_ptr<Engine<T>> forward(const Scoring& scoring, View<const T> q,
-                                                   const TokenRanges& ranges, const Terms<float>& terms,
+                                                   const TokenRanges& ranges, View<const float> bias,
                                                    const ExpectedKeys& keys) const override {
     cuda::require_equal_widths(q.shape(), keys.largest.values());
     CudaOptions options = forward_;
     options.pieces = keys.pieces;
     auto engine = std::make_unique<CudaEngine<T>>(scoring, std::move(options));
-    engine->begin(q, ranges, terms);
+    engine->begin(q, ranges, bias);
     return engine;
   }
   [[nodiscard]] std::unique_ptr<BackwardEngine<T>> backward(const Scoring& scoring,

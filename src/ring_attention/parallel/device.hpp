@@ -12,6 +12,8 @@
 
 namespace ring_attention {
 
+struct SharedAttention;
+
 /// What an engine is told of the keys before they arrive.
 struct ExpectedKeys {
   KvShape largest;  ///< of one piece, `[batch, kv_heads, tokens, dim]`; its value_dim is that of all pieces
@@ -27,10 +29,17 @@ class Device {
   virtual ~Device() = default;
 
   [[nodiscard]] virtual const Memory& memory() const = 0;
+  /// The name of its kernels: the same on all ranks.
+  [[nodiscard]] virtual std::string name() const { return "the library's kernels"; }
+  /// How many threads compute.
+  [[nodiscard]] virtual int threads() const { return 1; }
+  /// \throws InputError when it cannot compute this attention
+  virtual void check(const SharedAttention&, bool /*backward*/) const {}
+  /// Are sums exact, so that their bits do not depend on the ranks?
+  [[nodiscard]] virtual bool is_exact() const { return false; }
   /// An engine that has begun on these queries. All arrays stay with the caller.
   [[nodiscard]] virtual std::unique_ptr<Engine<T>> forward(const Scoring& scoring, View<const Input> q,
-                                                           const TokenRanges& ranges,
-                                                           const Terms<Value>& terms,
+                                                           const TokenRanges& ranges, View<const Value> bias,
                                                            const ExpectedKeys& keys) const = 0;
   [[nodiscard]] virtual std::unique_ptr<BackwardEngine<T>> backward(const Scoring& scoring,
                                                                     const BackwardInputs<Input>& inputs,
@@ -49,9 +58,6 @@ class Device {
   /// An array of the host as the device computes with it, rounded to Input: the array itself, where nothing is to be done.
   [[nodiscard]] virtual MaybeOwned<Input> to_device(View<const Value> host) const = 0;
   [[nodiscard]] virtual MaybeOwned<Value> values_to_device(View<const Value> host) const = 0;
-  [[nodiscard]] TermArrays<MaybeOwned<Value>> terms_to_device(const Terms<Value>& host) const {
-    return each_term([this](const View<const Value>& array) { return values_to_device(array); }, host);
-  }
   /// And back. Waits until the array is computed.
   [[nodiscard]] virtual Tensor<Value> to_host(MaybeOwned<Value>&& array) const = 0;
   /// stage_kv() of an array that `write` writes into memory of the host, without a copy where K,V travel from there.

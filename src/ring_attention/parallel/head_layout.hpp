@@ -4,7 +4,6 @@
 
 #include <optional>
 
-#include "ring_attention/attention/terms.hpp"
 #include "ring_attention/core/maybe_owned.hpp"
 #include "ring_attention/parallel/heads.hpp"
 #include "ring_attention/parallel/rank_grid.hpp"
@@ -20,21 +19,17 @@ class HeadLayout {
  public:
   /// \param group  along grid.ulysses; it moves pieces in `memory`. Both outlive this object
   /// \param tokens  over the ranks of the ring
-  /// \param terms   of the whole attention
+  /// \param bias    of the whole attention
   /// \throws InputError when the ranks cannot share these heads (HeadShare)
   HeadLayout(AllToAll& group, const RankGrid& grid, const Placements& tokens, Index query_heads,
-             Index kv_heads, const Memory& memory = host_memory(), const TermShapes& terms = {})
+             Index kv_heads, const Memory& memory = host_memory(), const std::optional<Shape>& bias = {})
       : group_(group),
         memory_(memory),
         own_(static_cast<std::size_t>(grid.ulysses.index(grid.rank))),
         share_(query_heads, kv_heads, grid.ulysses.size),
         query_tokens_(grid.tokens(tokens.queries)),
         key_tokens_(grid.tokens(tokens.keys)) {
-    term_heads_ = each_term(
-        [&](const std::optional<Shape>& term) {
-          return !term ? Heads() : term->heads == 1 ? all_heads(1, grid.ulysses.size) : share_.query;
-        },
-        terms);
+    if (bias) bias_heads_ = bias->heads == 1 ? all_heads(1, grid.ulysses.size) : share_.query;
   }
 
   [[nodiscard]] bool shares_heads() const { return share_.query.size() > 1; }
@@ -52,18 +47,10 @@ class HeadLayout {
   [[nodiscard]] MaybeOwned<T> keys_to_heads(MaybeOwned<T> x) const {
     return to_heads(std::move(x), share_.kv, key_tokens_);
   }
-  /// The arrays of terms: likewise, those that there are. An array that broadcasts over heads goes to every rank.
+  /// The bias, if there is one: likewise. One that broadcasts over heads goes to every rank.
   template <class T>
-  [[nodiscard]] TermArrays<MaybeOwned<T>> terms_to_heads(TermArrays<MaybeOwned<T>> x) const {
-    return each_term(
-        [&](MaybeOwned<T>&& array, const Heads& heads) {
-          return heads.empty() ? std::move(array) : to_heads(std::move(array), heads, query_tokens_);
-        },
-        std::move(x), term_heads_);
-  }
-  template <class T>
-  [[nodiscard]] TermArrays<MaybeOwned<T>> terms_to_heads(const Terms<T>& x) const {
-    return terms_to_heads(each_term([](const View<const T>& array) { return MaybeOwned<T>(array); }, x));
+  [[nodiscard]] MaybeOwned<T> bias_to_heads(MaybeOwned<T> x) const {
+    return bias_heads_.empty() ? std::move(x) : to_heads(std::move(x), bias_heads_, query_tokens_);
   }
 
   /// out, lse, dQ: back.
@@ -81,15 +68,10 @@ class HeadLayout {
   [[nodiscard]] MaybeOwned<T> keys_to_sequence(MaybeOwned<T> y) const {
     return keys_to_sequence<T>(std::move(y), memory_);
   }
-  /// The gradients of arrays of terms, back: the sum over the ranks where an array broadcasts over heads.
+  /// The gradient of the bias, back: the sum over the ranks where it broadcasts over heads.
   template <class T>
-  [[nodiscard]] TermArrays<MaybeOwned<T>> terms_to_sequence(TermArrays<Tensor<T>>&& y) const {
-    return each_term(
-        [&](Tensor<T>&& array, const Heads& heads) -> MaybeOwned<T> {
-          if (heads.empty()) return std::move(array);
-          return to_sequence<T>(std::move(array), heads, query_tokens_);
-        },
-        std::move(y), term_heads_);
+  [[nodiscard]] MaybeOwned<T> bias_to_sequence(MaybeOwned<T> y) const {
+    return bias_heads_.empty() ? std::move(y) : to_sequence(std::move(y), bias_heads_, query_tokens_);
   }
 
  private:
@@ -112,7 +94,7 @@ class HeadLayout {
   const Memory& memory_;
   std::size_t own_;
   HeadShare share_;
-  TermArrays<Heads> term_heads_;  // of each rank; none without the term
+  Heads bias_heads_;  // of each rank; none without a bias
   std::vector<Index> query_tokens_, key_tokens_;
 };
 

@@ -9,6 +9,8 @@
 
 namespace ring_attention {
 
+struct SharedAttention;
+
 /// Which parcels of a ring a transport moves.
 enum class Channel : int { kv, gradients };
 
@@ -28,6 +30,8 @@ class Links {
   [[nodiscard]] virtual AllToAll& ulysses() = 0;
   /// The ranks along another axis of the grid. Collective over all ranks.
   [[nodiscard]] virtual std::unique_ptr<AllToAll> group(const Axis& axis) = 0;
+  /// Tells them which attention begins.
+  virtual void shares(const SharedAttention&) {}
   /// Called between tiles where there is no transport: an all-gather has sent everything before it computes.
   virtual void progress() {}
 };

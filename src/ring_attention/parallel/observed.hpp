@@ -24,6 +24,7 @@ class ObservedLinks : public Links {
   [[nodiscard]] AllToAll& ring() override { return *ring_; }
   [[nodiscard]] AllToAll& ulysses() override { return *ulysses_; }
   [[nodiscard]] std::unique_ptr<AllToAll> group(const Axis& axis) override { return links_.group(axis); }
+  void shares(const SharedAttention& shared) override { tell(by_, &Observer::shares, shared); }
   void progress() override {
     tell(by_, &Observer::beats);
     links_.progress();
@@ -46,9 +47,9 @@ class ObservedDevice : public Device<Input, T> {
   ObservedDevice(const Device<Input, T>& device, Observers by) : device_(device), by_(std::move(by)) {}
 
   [[nodiscard]] std::unique_ptr<Engine<T>> forward(const Scoring& scoring, View<const Input> q,
-                                                   const TokenRanges& ranges, const Terms<Value>& terms,
+                                                   const TokenRanges& ranges, View<const Value> bias,
                                                    const ExpectedKeys& keys) const override {
-    return observed(device_.forward(scoring, q, ranges, terms, keys), by_,
+    return observed(device_.forward(scoring, q, ranges, bias, keys), by_,
                     Pass{"forward", scoring.mask, ranges});
   }
   [[nodiscard]] std::unique_ptr<BackwardEngine<T>> backward(const Scoring& scoring,
@@ -60,6 +61,10 @@ class ObservedDevice : public Device<Input, T> {
   }
 
   [[nodiscard]] const Memory& memory() const override { return device_.memory(); }
+  [[nodiscard]] std::string name() const override { return device_.name(); }
+  [[nodiscard]] int threads() const override { return device_.threads(); }
+  void check(const SharedAttention& shared, bool backward) const override { device_.check(shared, backward); }
+  [[nodiscard]] bool is_exact() const override { return device_.is_exact(); }
   [[nodiscard]] GradientAccumulator gradient_accumulator(Index dim, Index terms) const override {
     return device_.gradient_accumulator(dim, terms);
   }
@@ -97,9 +102,7 @@ class ObservedContextParallel : ObservedParts<Input, T>, public ContextParallel<
   ObservedContextParallel(const Device<Input, T>& device, Links& links, SharedAttention shared,
                           const Observers& by)
       : ObservedParts<Input, T>{{device, by}, {links, by, shared.grid}},
-        ContextParallel<Input, T>(this->observed_device, this->observed_links, std::move(shared)) {
-    tell(by, &Observer::shares, this->shared());
-  }
+        ContextParallel<Input, T>(this->observed_device, this->observed_links, std::move(shared)) {}
 };
 
 }  // namespace ring_attention

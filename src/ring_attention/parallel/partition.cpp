@@ -21,7 +21,7 @@ Partition partition_named(const std::string& word) {
   return static_cast<Partition>(found - names.begin());
 }
 
-RankGrid rank_grid(Partition partition, int ulysses, int rank, int ranks) {
+RankGrid Division::grid(int rank, int ranks) const {
   if (partition == Partition::hybrid) return {rank, ranks, ulysses};
   return {rank, ranks, partition == Partition::ulysses ? ranks : 1};
 }

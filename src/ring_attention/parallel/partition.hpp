@@ -22,8 +22,13 @@ enum class Partition {
 /// The inverse of name(). \throws Error for another word
 [[nodiscard]] Partition partition_named(const std::string& name);
 
-/// The place of a rank in the grid of a partition. \param ulysses  U of a hybrid
-/// \throws InputError when U does not divide the ranks
-[[nodiscard]] RankGrid rank_grid(Partition partition, int ulysses, int rank, int ranks);
+/// How ranks divide the work of a call.
+struct Division {
+  Partition partition = Partition::ring;
+  int ulysses = 1;  ///< U of a hybrid: the number of ranks that share heads
+
+  /// The place of a rank. \throws InputError when U does not divide the ranks
+  [[nodiscard]] RankGrid grid(int rank, int ranks) const;
+};
 
 }  // namespace ring_attention

@@ -20,17 +20,12 @@ double largest(AllToAll& ranks, double value) {
 
 }  // namespace
 
-void require_exact_term_gradients(const TermShapes& terms, const Shape& q, const RankGrid& grid) {
-  each_term(
-      [&](const std::optional<Shape>& term, const std::string& name) {
-        if (term && term->heads == 1 && q.heads > 1 && grid.ulysses.size > 1)
-          throw InputError(
-              "the same bits: the gradient of a " + name +
-              " that broadcasts over heads depends on how many ranks share heads: take a ring or an "
-              "all-gather, or give the " +
-              name + " for every head");
-      },
-      terms, term_names);
+void require_exact_bias_gradient(const std::optional<Shape>& bias, const Shape& q, const RankGrid& grid) {
+  if (bias && bias->heads == 1 && q.heads > 1 && grid.ulysses.size > 1)
+    throw InputError(
+        "the same bits: the gradient of a bias that broadcasts over heads depends on how many ranks share "
+        "heads: take a "
+        "ring or an all-gather, or give the bias for every head");
 }
 
 void all_reduce(AllToAll& ranks, TermNumbers& numbers) {

@@ -2,6 +2,8 @@
 /// The gradients of terms that are numbers, summed over ranks; and which gradients of arrays depend on the ranks.
 #pragma once
 
+#include <optional>
+
 #include "ring_attention/attention/backward_engine.hpp"
 #include "ring_attention/attention/scoring.hpp"
 #include "ring_attention/parallel/collectives/all_to_all.hpp"
@@ -20,8 +22,8 @@ template <class T>
 void complete(TermGradients<T>& gradients, AllToAll& ranks, const BackwardInputs<T>& inputs,
               const Scoring& scoring, bool exact, const Shape& shape);
 
-/// With the same bits on any number of ranks (CpuOptions): the gradient of a term that broadcasts over heads is a sum over
+/// With the same bits on any number of ranks (CpuOptions): the gradient of a bias that broadcasts over heads is a sum over
 /// the ranks that share heads, and depends on how many they are. \throws InputError in that case
-void require_exact_term_gradients(const TermShapes& terms, const Shape& q, const RankGrid& grid);
+void require_exact_bias_gradient(const std::optional<Shape>& bias, const Shape& q, const RankGrid& grid);
 
 }  // namespace ring_attention

@@ -1,9 +1,9 @@
 #include "ring_attention/cpu/exact/backward.hpp"
 
 #include <algorithm>
-#include <functional>
 
-#include "ring_attention/attention/backward.hpp"
+#include "ring_attention/attention/bias.hpp"
+#include "ring_attention/attention/row_dot.hpp"
 #include "ring_attention/cpu/exact/kernel_term.hpp"
 #include "ring_attention/cpu/exact/tiles.hpp"
 #include "ring_attention/cpu/same_bits.hpp"
@@ -11,10 +11,9 @@
 
 namespace ring_attention {
 
-SameBitsBackward::SameBitsBackward(Scoring scoring, const CpuOptions& options, Index block, Index most_keys)
+SameBitsBackward::SameBitsBackward(Scoring scoring, const CpuOptions& options, Index most_keys)
     : scoring_(std::move(scoring)),
       options_(options),
-      block_(block),
       most_keys_(most_keys),
       query_tiling_(options.same_bits, scoring_.mask.documents, scoring_.mask.offset),
       key_tiling_(options.same_bits, scoring_.mask.documents),
@@ -47,14 +46,13 @@ struct SameBitsBackward::Panels {
 void SameBitsBackward::begin(const BackwardInputs<float>& forward, const TokenRanges& ranges) {
   const Shape& q = forward.q.shape();
   require(forward.has(count(ranges)), "SameBitsBackward: q, out, dO and lse belong to the same queries");
-  require_bias_shape(forward.terms.bias.shape(), q);
+  require_bias_shape(forward.bias.shape(), q);
   forward_ = forward;
   intervals_ = cpu::QueryIntervals(scoring_.mask, ranges);
   queries_ = tiles_of(ranges, query_tiling_);
   key_tiles_ = 0;
   grad_q_ = ExactRows(q);
-  grad_bias_ = Tensor<float>(forward.terms.bias.shape());
-  if (block_ > 0) return;
+  grad_bias_ = Tensor<float>(forward.bias.shape());
   delta_ = row_dot(forward.grad_out, forward.out, forward.grad_lse);
   workspace_ =
       cpu::workspaces<float>(options_.threads, static_cast<cpu::Size>(Panels(*this, widths()).elements()));
@@ -62,7 +60,7 @@ void SameBitsBackward::begin(const BackwardInputs<float>& forward, const TokenRa
 
 void SameBitsBackward::accumulate(const KeyValue<float>& kv, const KeyValueGradient<float>& gradient,
                                   const Progress& progress) {
-  const Shape &q = forward_.q.shape(), &k = kv.k.shape(), &bias = forward_.terms.bias.shape();
+  const Shape &q = forward_.q.shape(), &k = kv.k.shape(), &bias = forward_.bias.shape();
   const Index group = require_attention_shapes(q, k, kv.v.shape(), forward_.out.shape()),
               pairs = q.batch * k.heads;
   for (const auto& [sums, dim] : {std::pair(gradient.k, k.dim), std::pair(gradient.v, kv.v.shape().dim)})
@@ -76,7 +74,7 @@ void SameBitsBackward::accumulate(const KeyValue<float>& kv, const KeyValueGradi
   // With fewer pairs of (batch, KV head) than threads, each is cut into parts of queries and of keys. In round t part p of
   // the keys meets part p + t of the queries: no two tasks add to the same rows, and, as in a ring, all meet all. A bias that
   // broadcasts has one order of batches and heads, so its pairs come one after the other.
-  const bool in_order = forward_.terms.bias.size() > 0 && (bias.batch < q.batch || bias.heads < q.heads);
+  const bool in_order = forward_.bias.size() > 0 && (bias.batch < q.batch || bias.heads < q.heads);
   const Index together = in_order ? 1 : std::max<Index>(pairs, 1);
   const Index parts = (options_.threads + together - 1) / together;
   const auto part_of = [&](const std::vector<TokenTile>& tiles, Index part) {
@@ -92,10 +90,7 @@ void SameBitsBackward::accumulate(const KeyValue<float>& kv, const KeyValueGradi
             const Task task{pair / k.heads,      pair % k.heads * group + in_group,
                             pair % k.heads,      queries,
                             part_of(keys, part), worker};
-            if (block_ > 0)
-              differentiate_readably(task, kv, gradient);
-            else
-              differentiate(task, kv, gradient, worker == 0 ? progress : Progress());
+            differentiate(task, kv, gradient, worker == 0 ? progress : Progress());
             if (progress && worker == 0) progress();
           }
       });
@@ -154,7 +149,7 @@ void SameBitsBackward::differentiate(const Task& task, const KeyValue<float>& kv
       for (int part = 0; part < intervals_.parts(); ++part) {
         if (!lanes.look(scoring_, intervals_, batch, head, {panel.queries.tokens, panel.queries.first}, part,
                         tile.tokens, kv.k.row(batch, kv_head, tile.first).data(),
-                        kv.v.row(batch, kv_head, tile.first).data(), forward_.terms.bias, grad_bias_.view()))
+                        kv.v.row(batch, kv_head, tile.first).data(), forward_.bias, grad_bias_.view()))
           continue;
         if (!std::exchange(seen, true)) {
           require(tile.tokens.count * dim <= panels.keys && tile.tokens.count * value_dim <= panels.values,
@@ -175,37 +170,11 @@ void SameBitsBackward::differentiate(const Task& task, const KeyValue<float>& kv
     if (panel.terms > 0) store(panel);
 }
 
-void SameBitsBackward::differentiate_readably(const Task& task, const KeyValue<float>& kv,
-                                              const KeyValueGradient<float>& gradient) {
-  const auto& [batch, head, kv_head, queries, keys, worker] = task;
-  const Index dim = kv.k.shape().dim, value_dim = kv.v.shape().dim;
-  BlockwiseBackward<float> engine(scoring_of(scoring_, batch, head), block_);
-  for (const TokenTile& tile : keys) {
-    if (scoring_.mask.coverage(queries.tokens, tile.tokens) == Coverage::none) continue;
-    engine.begin(
-        {rows_of(forward_.q, batch, head, queries), rows_of(forward_.out, batch, head, queries),
-         rows_of(forward_.lse, batch, head, queries), rows_of(forward_.grad_out, batch, head, queries),
-         bias_of(forward_.terms.bias, batch, head, queries),
-         forward_.grad_lse ? std::optional(rows_of(*forward_.grad_lse, batch, head, queries)) : std::nullopt},
-        {queries.tokens});
-    const Shape due{1, 1, tile.tokens.count, dim};
-    Tensor<float> grad_k(due), grad_v(due.with_dim(value_dim));
-    engine.accumulate(keys_of(kv, batch, kv_head, tile), {grad_k, grad_v});
-    const Tensor<float> grad_q = engine.finish(), grad_bias = engine.term_gradients().bias;
-    add_terms(nullptr, grad_q_.words().view(), batch, head, queries, dim, grad_q.data());
-    add_terms(nullptr, gradient.k, batch, kv_head, tile, dim, grad_k.data());
-    add_terms(nullptr, gradient.v, batch, kv_head, tile, value_dim, grad_v.data());
-    if (grad_bias.size() == 0) continue;
-    const View<float> sum = bias_of(grad_bias_.view(), batch, head, queries);
-    std::ranges::transform(sum.elements(), grad_bias.view().elements(), sum.data(), std::plus<>());
-  }
-}
-
 std::unique_ptr<BackwardEngine<float>> same_bits_backward(const Scoring& scoring, const CpuOptions& options,
-                                                          Index block, Index most_keys,
+                                                          Index most_keys,
                                                           const BackwardInputs<float>& inputs,
                                                           const TokenRanges& ranges) {
-  auto engine = std::make_unique<SameBitsBackward>(scoring, options, block, most_keys);
+  auto engine = std::make_unique<SameBitsBackward>(scoring, options, most_keys);
   engine->begin(inputs, ranges);
   return engine;
 }

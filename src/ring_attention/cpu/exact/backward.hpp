@@ -20,18 +20,16 @@ namespace ring_attention {
 class SameBitsBackward : public BackwardEngine<float> {
  public:
   /// \param options  same_bits is the tile
-  /// \param block    tokens in a tile of the readable engine, whose bits are others; 0: the fast one
   /// \throws InputError when the tile has no token
   /// \param most_keys  that arrive at a time, where that is known: for the memory of a tile
-  explicit SameBitsBackward(Scoring scoring, const CpuOptions& options, Index block = 0,
-                            Index most_keys = Mask::unlimited);
+  SameBitsBackward(Scoring scoring, const CpuOptions& options, Index most_keys = Mask::unlimited);
 
   /// See CpuBackward. \throws InputError when a range does not begin with a tile
   void begin(const BackwardInputs<float>& forward, const TokenRanges& ranges);
   void accumulate(const KeyValue<float>& kv, const KeyValueGradient<float>& gradient,
                   const Progress& progress = {}) override;
   [[nodiscard]] Tensor<float> finish() override { return grad_q_.values(); }
-  [[nodiscard]] TermGradients<float> term_gradients() override { return {{std::move(grad_bias_)}}; }
+  [[nodiscard]] TermGradients<float> term_gradients() override { return {std::move(grad_bias_)}; }
 
  private:
   /// One head of a tile of queries, and some keys of a piece.
@@ -47,12 +45,10 @@ class SameBitsBackward : public BackwardEngine<float> {
   }
   void differentiate(const Task& task, const KeyValue<float>& kv, const KeyValueGradient<float>& gradient,
                      const Progress& progress);
-  void differentiate_readably(const Task& task, const KeyValue<float>& kv,
-                              const KeyValueGradient<float>& gradient);
 
   Scoring scoring_;
   CpuOptions options_;
-  Index block_, most_keys_;
+  Index most_keys_;
   Tiling query_tiling_, key_tiling_;
   const cpu::Kernels<float>& kernels_;
   BackwardInputs<float> forward_;

@@ -1,39 +1,32 @@
 #include "ring_attention/cpu/exact/forward.hpp"
 
 #include <algorithm>
-#include <numbers>
 
-#include "ring_attention/attention/blockwise.hpp"
+#include "ring_attention/attention/bias.hpp"
 #include "ring_attention/cpu/exact/tiles.hpp"
 #include "ring_attention/cpu/same_bits.hpp"
 #include "ring_attention/cpu/threads.hpp"
 
 namespace ring_attention {
 
-SameBitsEngine::SameBitsEngine(Scoring scoring, const CpuOptions& options, Index block)
+SameBitsEngine::SameBitsEngine(Scoring scoring, const CpuOptions& options)
     : scoring_(std::move(scoring)),
       options_(options),
-      block_(block),
-      query_tiling_(options.same_bits, scoring_.mask.documents, scoring_.mask.offset),
       key_tiling_(options.same_bits, scoring_.mask.documents) {
   require(options.threads >= 1, "SameBitsEngine: at least one thread");
 }
 
-void SameBitsEngine::begin(View<const float> q, const TokenRanges& ranges, const Terms<float>& terms,
+void SameBitsEngine::begin(View<const float> q, const TokenRanges& ranges, View<const float> bias,
                            std::optional<Index> value_dim) {
   require(q.shape().seq == count(ranges),
           "SameBitsEngine: q and its ranges have different numbers of tokens");
-  require_bias_shape(terms.bias.shape(), q.shape());
+  require_bias_shape(bias.shape(), q.shape());
   q_ = q;
-  bias_ = terms.bias;
+  bias_ = bias;
   intervals_ = cpu::QueryIntervals(scoring_.mask, ranges);
   key_tiles_ = 0;
   state_ = ExactPartial::empty(q.shape().with_dim(value_dim.value_or(q.shape().dim)));
   queries_.clear();
-  if (block_ > 0) {
-    queries_ = tiles_of(ranges, query_tiling_);
-    return;
-  }
   kernel_ =
       &forward_kernel(kernels<float>(options_.isa).exact_forward, static_cast<cpu::Size>(q.shape().seq));
   for (const cpu::QueryTile& tile : cpu::query_tiles(ranges, kernel_->lanes))
@@ -58,10 +51,7 @@ void SameBitsEngine::accumulate(const KeyValue<float>& kv, const Progress& progr
     const Index batch = pair / kv.k.shape().heads, kv_head = pair % kv.k.shape().heads;
     const TokenTile& queries = queries_[static_cast<std::size_t>(tiles - 1 - index / group % tiles)];
     const Task task{batch, kv_head * group + in_group, kv_head, queries, worker};
-    if (block_ > 0)
-      attend_readably(task, kv, keys);
-    else
-      attend(task, kv, keys);
+    attend(task, kv, keys);
     if (progress && worker == 0) progress();
   });
 }
@@ -96,31 +86,11 @@ void SameBitsEngine::attend(const Task& task, const KeyValue<float>& kv, const s
   if (terms > 0) store();
 }
 
-void SameBitsEngine::attend_readably(const Task& task, const KeyValue<float>& kv,
-                                     const std::vector<TokenTile>& keys) {
-  const auto& [batch, head, kv_head, queries, worker] = task;
-  BlockwiseEngine<float> engine(scoring_of(scoring_, batch, head), block_);
-  for (const TokenTile& tile : keys) {
-    if (scoring_.mask.coverage(queries.tokens, tile.tokens) == Coverage::none) continue;
-    engine.begin(rows_of(q_, batch, head, queries), {queries.tokens}, bias_of(bias_, batch, head, queries),
-                 kv.v.shape().dim);
-    engine.accumulate(keys_of(kv, batch, kv_head, tile));
-    const Partial<float>& leaf = engine.to_partial();
-    for (Index i = 0; i < queries.tokens.count; ++i) {
-      const std::span<const float> o = leaf.o.view().row(0, 0, i);
-      std::vector<float> scaled(o.begin(), o.end());
-      add_partial(state_.o.at(batch, head, queries.first + i), state_.l.at(batch, head, queries.first + i),
-                  scaled, std::numbers::log2e * static_cast<double>(leaf.m.view()(0, 0, i)),
-                  leaf.l.view()(0, 0, i));
-    }
-  }
-}
-
 std::unique_ptr<Engine<float>> same_bits_forward(const Scoring& scoring, const CpuOptions& options,
-                                                 Index block, View<const float> q, const TokenRanges& ranges,
-                                                 const Terms<float>& terms, Index value_dim) {
-  auto engine = std::make_unique<SameBitsEngine>(scoring, options, block);
-  engine->begin(q, ranges, terms, value_dim);
+                                                 View<const float> q, const TokenRanges& ranges,
+                                                 View<const float> bias, Index value_dim) {
+  auto engine = std::make_unique<SameBitsEngine>(scoring, options);
+  engine->begin(q, ranges, bias, value_dim);
   return engine;
 }
 

@@ -15,18 +15,17 @@ namespace ring_attention {
 
 /// begin(q), then accumulate(kv) once per piece of keys in any number and order, then finish().
 ///
-/// Every range of keys begins with a tile of the sequence, and ends with one or with the sequence. So do those of queries for
-/// a readable engine; with the fast one a row does not depend on the other rows.
+/// Every range of keys begins with a tile of the sequence, and ends with one or with the sequence. Those of queries need not: a
+/// row does not depend on the other rows.
 /// Memory: the state, 8 (value_dim + 3) bytes a query, 16 (value_dim + 2) beyond 1023 tiles of keys; and a tile a thread.
 class SameBitsEngine : public Engine<float> {
  public:
   /// \param options  same_bits is the tile
-  /// \param block    tokens in a tile of the readable engine, whose bits are others; 0: the fast one
   /// \throws InputError when the tile has no token
-  explicit SameBitsEngine(Scoring scoring, const CpuOptions& options, Index block = 0);
+  SameBitsEngine(Scoring scoring, const CpuOptions& options);
 
   /// See CpuEngine. \throws InputError when a range does not begin with a tile
-  void begin(View<const float> q, const TokenRanges& ranges, const Terms<float>& terms = {},
+  void begin(View<const float> q, const TokenRanges& ranges, View<const float> bias = {},
              std::optional<Index> value_dim = {});
   void accumulate(const KeyValue<float>& kv, const Progress& progress = {}) override;
   [[nodiscard]] AttentionResult<float> finish() override { return state_.finish(scoring_.sinks); }
@@ -45,12 +44,10 @@ class SameBitsEngine : public Engine<float> {
     return {static_cast<int>(q_.shape().dim), static_cast<int>(state_.o.format().dim)};
   }
   void attend(const Task& task, const KeyValue<float>& kv, const std::vector<TokenTile>& keys);
-  void attend_readably(const Task& task, const KeyValue<float>& kv, const std::vector<TokenTile>& keys);
 
   Scoring scoring_;
   CpuOptions options_;
-  Index block_;
-  Tiling query_tiling_, key_tiling_;
+  Tiling key_tiling_;
   const cpu::ForwardKernel<float>* kernel_ = nullptr;  // of these queries
   View<const float> q_, bias_;
   cpu::QueryIntervals intervals_;

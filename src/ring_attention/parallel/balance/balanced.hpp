@@ -20,7 +20,7 @@ namespace ring_attention {
 
 /// Tokens of a chunk: 64, or a multiple of 64 where a rank would have more than 64 chunks, or all ranks together more
 /// than 4096. The last chunk may be shorter.
-/// \param tile  of the same bits (Options::same_bits), of which the tokens of a chunk are then a multiple; 0: none
+/// \param tile  of the same bits (same_bits_processor.hpp), of which the tokens of a chunk are then a multiple; 0: none
 [[nodiscard]] Index balanced_chunk(Index seq, int ranks, Index tile = 0);
 
 /// The most ranks that a balanced placement may have.

@@ -161,7 +161,7 @@ AttentionResult<T> merge_over_ranks(AllToAll& link, const Partial<T>& local, con
 }
 
 ExactPartial attend_to_cache(View<const float> q, const ShardedCache<float>& cache, const Scoring& scoring,
-                             const CpuOptions& options, Index block) {
+                             const CpuOptions& options) {
   const KvShape kv = cache.shape();
   const Shape out = q.shape().with_dim(kv.value_dim);
   const auto [group, grouped, query] = query_of_kv_head(q.shape(), kv, cache.size() - 1, scoring);
@@ -178,7 +178,7 @@ ExactPartial attend_to_cache(View<const float> q, const ShardedCache<float>& cac
   for_each_task(kv.batch * kv.heads * pieces, options.threads, [&](Index task, int) {
     const Index piece = task % pieces, batch = task / pieces / kv.heads, head = task / pieces % kv.heads;
     SameBitsEngine engine(scoring.of_heads({head * group, (head + 1) * group}),
-                          {1, options.isa, options.same_bits}, block);
+                          {1, options.isa, options.same_bits});
     engine.begin({q.head(batch, head * group), grouped}, query, {}, kv.value_dim);
     for (Index i = piece * at_once; i < std::min((piece + 1) * at_once, all); ++i) {
       const TokenTile& tile = tiles[static_cast<std::size_t>(i)];

@@ -45,12 +45,11 @@ template <class T>
 [[nodiscard]] AttentionResult<T> merge_over_ranks(AllToAll& link, const Partial<T>& local,
                                                   const Scoring& scoring);
 
-/// The state as exact sums, whose bits do not depend on the number of ranks and threads. With the fast engine
-/// they are those of the query's row in a forward (cpu/same_bits.hpp).
+/// The state as exact sums, whose bits do not depend on the number of ranks and threads: those of the query's row in a
+/// forward (cpu/same_bits.hpp).
 /// \param cache    of whole tiles of options.same_bits tokens
-/// \param block    0: the fast engine
 [[nodiscard]] ExactPartial attend_to_cache(View<const float> q, const ShardedCache<float>& cache,
-                                           const Scoring& scoring, const CpuOptions& options, Index block);
+                                           const Scoring& scoring, const CpuOptions& options);
 [[nodiscard]] AttentionResult<float> merge_over_ranks(AllToAll& link, ExactPartial& local,
                                                       const Scoring& scoring);
 
@@ -59,10 +58,9 @@ template <class T>
 template <class Engine, class T = typename Engine::value_type>
 [[nodiscard]] AttentionResult<T> decode(AllToAll& link, View<const T> q, const ShardedCache<T>& cache,
                                         const Scoring& scoring, const CpuOptions& options = {}) {
-  if constexpr (std::is_same_v<T, float>)
+  if constexpr (std::is_same_v<Engine, CpuEngine<float>>)
     if (options.same_bits > 0) {
-      constexpr Index block = std::is_same_v<Engine, CpuEngine<float>> ? 0 : 64;
-      ExactPartial local = attend_to_cache(q, cache, scoring, options, block);
+      ExactPartial local = attend_to_cache(q, cache, scoring, options);
       return merge_over_ranks(link, local, scoring);
     }
   return merge_over_ranks(link, attend_to_cache<Engine>(q, cache, scoring, options), scoring);

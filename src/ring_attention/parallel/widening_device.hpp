@@ -1,14 +1,14 @@
 /// \file
-/// `WideningEngine` and `WideningBackward`: K,V travel in a narrower type than the arithmetic.
+/// `WideningDevice`: a device of float for which K,V travel as bf16.
 #pragma once
 
 #include <algorithm>
 #include <memory>
 #include <utility>
 
-#include "ring_attention/attention/backward_engine.hpp"
 #include "ring_attention/core/bf16.hpp"
 #include "ring_attention/core/error.hpp"
+#include "ring_attention/parallel/device.hpp"
 
 namespace ring_attention {
 
@@ -67,6 +67,50 @@ class WideningBackward : public BackwardEngine<Bf16> {
  private:
   std::unique_ptr<BackwardEngine<float>> engine_;
   Widening widened_;
+};
+
+/// Its engines are those of another device of the host, with K,V widened once a step.
+class WideningDevice : public Device<float, Bf16> {
+ public:
+  explicit WideningDevice(std::unique_ptr<const Device<float>> device) : device_(std::move(device)) {}
+
+  [[nodiscard]] const Memory& memory() const override { return device_->memory(); }
+
+  [[nodiscard]] std::unique_ptr<Engine<Bf16>> forward(const Scoring& scoring, View<const float> q,
+                                                      const TokenRanges& ranges, View<const float> bias,
+                                                      const ExpectedKeys& keys) const override {
+    return std::make_unique<WideningEngine>(device_->forward(scoring, q, ranges, bias, keys), keys.largest);
+  }
+  [[nodiscard]] std::unique_ptr<BackwardEngine<Bf16>> backward(const Scoring& scoring,
+                                                               const BackwardInputs<float>& inputs,
+                                                               const TokenRanges& ranges,
+                                                               const ExpectedKeys& keys) const override {
+    return std::make_unique<WideningBackward>(device_->backward(scoring, inputs, ranges, keys), keys.largest);
+  }
+  [[nodiscard]] GradientAccumulator gradient_accumulator(Index dim, Index terms) const override {
+    return device_->gradient_accumulator(dim, terms);
+  }
+
+  void stage_kv(View<Bf16> shard, View<const float> array) const override {
+    std::ranges::transform(array.elements(), shard.data(), [](float x) { return Bf16(x); });
+  }
+  void stage_kv_with(View<Bf16> shard, const std::function<void(View<float>)>& write) const override {
+    Tensor<float> exact(shard.shape());
+    write(exact);
+    stage_kv(shard, exact);
+  }
+  [[nodiscard]] MaybeOwned<float> to_device(View<const float> host) const override {
+    return device_->to_device(host);
+  }
+  [[nodiscard]] MaybeOwned<float> values_to_device(View<const float> host) const override {
+    return device_->values_to_device(host);
+  }
+  [[nodiscard]] Tensor<float> to_host(MaybeOwned<float>&& array) const override {
+    return device_->to_host(std::move(array));
+  }
+
+ private:
+  std::unique_ptr<const Device<float>> device_;
 };
 
 }  // namespace ring_attention
