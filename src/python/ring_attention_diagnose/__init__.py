@@ -9,7 +9,8 @@ Python:
     given = [{"out": [("mine", my_attention(**problem.inputs()))]} for problem in problems]
     right, report, as_dict = judged(problems, given)
 
-`losses` does the same for the loss that a job reports, and `norms` for the norm of its gradients.
+`losses` does the same for the loss that a job reports, `norms` for the norm of its gradients, and `judge_model` for the
+layers of a model in PyTorch of which `record` has written what they take and return.
 """
 
 from __future__ import annotations
@@ -31,14 +32,16 @@ from .diagnosis import diagnose
 from .examination import Options
 from .layout import Given, submission_of
 from .losses import losses, norms
+from .model import judge_model
 from .placement import InputError, Job, job_of
 from .problem import ARRAYS, Problem, ladder, problem_of, runs_of
+from .recording import record
 from .report import to_dict, to_text
 from .rounding import PRECISION_OF
 
 __version__ = "1.0.0"
-__all__ = ["ARRAYS", "InputError", "Job", "Problem", "assert_right", "judged", "losses", "norms",
-           "problems_of"]
+__all__ = ["ARRAYS", "InputError", "Job", "Problem", "assert_right", "judge_model", "judged", "losses", "norms",
+           "problems_of", "record"]
 
 
 def problems_of(ranks: int = 3, placement: str | Callable[[dict], list] = "contiguous", parallel: str = "ring",
