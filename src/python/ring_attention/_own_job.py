@@ -93,7 +93,8 @@ def run(work, ranks, group):
         work.names()
     except Exception as error:
         problem = problem or str(error)
-    asked = ranks.of_all((problem, repr(dataclasses.replace(work, function=None))))
+    job = tuple(getattr(word, "__qualname__", word) for word in work.job)  # a function's address differs from rank to rank
+    asked = ranks.of_all((problem, repr(dataclasses.replace(work, function=None, job=job))))
     for problem, words in asked:
         if problem or words != asked[0][1]:
             raise ValueError(problem or "the ranks gave different arguments to diagnose")
