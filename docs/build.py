@@ -43,9 +43,9 @@ def copy_player(html):
 
 LESSONS = sorted(ROOT.glob("lessons/*/README.md"))
 FIRST = [ROOT / "docs" / name for name in ("cpp.md", "python.md", "diagnose.md")]
-MORE = [ROOT / "docs" / name for name in ("symptoms.md", "mistakes.md", "gpu.md", "clusters.md", "notation.md",
-                                          "architecture.md", "parallelism.md", "practice.md", "sources.md", "results.md",
-                                          "CHANGELOG.md")]
+MORE = [ROOT / "docs" / name for name in ("symptoms.md", "audit.md", "mistakes.md", "gpu.md", "clusters.md",
+                                          "notation.md", "architecture.md", "parallelism.md", "practice.md",
+                                          "sources.md", "results.md", "CHANGELOG.md")]
 PAGES = [ROOT / "docs/mainpage.md", *LESSONS, *FIRST, *MORE]
 PAGES += [*ROOT.glob("lessons/*.md"), *ROOT.glob("lessons/*/[A-Z]*.md"), *ROOT.glob("lessons/*/*/README.md"),
           *ROOT.glob("src/*/README.md")]
