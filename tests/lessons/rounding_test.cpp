@@ -5,6 +5,7 @@
 
 #include <bit>
 
+#include "ring_attention/core/bf16.hpp"
 #include "ring_attention/core/mix.hpp"
 
 namespace ring_attention::lesson_08 {
