@@ -55,7 +55,10 @@ function readTrace(events) {
   return trace;
 }
 
-/** Shortens the times in which no rank has an event. `cuts`: where, on the time that is left, and how much is cut there. */
+/**
+ * Shortens the times in which no rank has an event, if any has one. `cuts`: where, on the time that is left, and how much is
+ * cut there.
+ */
 function cutGaps(trace, lines) {
   const gaps = [];
   let reached = 0;
@@ -63,7 +66,7 @@ function cutGaps(trace, lines) {
     if (begin > reached) gaps.push([reached, begin - reached]);
     reached = Math.max(reached, end);
   }
-  const most = KEPT * (trace.end - gaps.reduce((sum, [, length]) => sum + length, 0));
+  const most = KEPT * (trace.end - gaps.reduce((sum, [, length]) => sum + length, 0)) || trace.end;
   const long = gaps.filter(([, length]) => length > most);
   const points = lines.flatMap((one) => [[one, "begin"], [one, "end"]])
     .concat(trace.passes.map((one) => [one, "begin"]), [[trace, "end"]]).sort(([a, x], [b, y]) => a[x] - b[y]);
