@@ -2,12 +2,18 @@
 //
 //     consumer RANKS     RANKS: how many there have to be
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <vector>
 
+#include "ring_attention/observed_call.hpp"
+#include "ring_attention/parallel/balance/balanced.hpp"
+#include "ring_attention/parallel/function_device.hpp"
+#include "ring_attention/parallel/same_bits_processor.hpp"
+#include "ring_attention/peer_ranks.hpp"
 #include "ring_attention/ring_attention.hpp"
 
 namespace ra = ring_attention;
@@ -107,6 +113,66 @@ bool float_is_the_same(int rank, const ra::Placement& placement) {
   return same_bits(once.out, again.out) && same_bits(once.lse, again.lse);
 }
 
+/// In float: the largest difference of out from dense attention.
+double float_error(const ra::Attention& ring, int rank, const ra::Placement& placement) {
+  const std::vector<ra::Index> tokens = ra::positions(placement.ranges(rank));
+  const auto q = make<float>(queries, tokens), k = make<float>(keys, tokens), v = make<float>(values, tokens);
+  const auto result = ra::forward(ring, q, k, v, placement, scoring);
+  double error = 0;
+  const float* next = result.out.data();
+  for (ra::Index head = 0; head < shape.heads; ++head)
+    for (const ra::Index token : tokens)
+      for (const double want : dense(head, token).out) error = std::max(error, std::abs(*next++ - want));
+  return error;
+}
+
+/// A kernel of the user's: one score at a time.
+ra::AttentionResult<float> one_by_one(const ra::AttentionTask<float>& task) {
+  const std::vector<ra::Index> at = ra::positions(task.queries), of = ra::positions(task.keys);
+  ra::AttentionResult<float> result{ra::Tensor<float>({1, shape.heads, task.q.shape().seq, shape.dim}),
+                                    ra::Tensor<float>({1, shape.heads, task.q.shape().seq, 1})};
+  for (ra::Index head = 0; head < shape.heads; ++head)
+    for (ra::Index i = 0; i < task.q.shape().seq; ++i) {
+      std::vector<double> out(static_cast<std::size_t>(shape.dim));
+      double sum = 0;
+      for (ra::Index j = 0; j < task.k.shape().seq; ++j) {
+        if (of[static_cast<std::size_t>(j)] > at[static_cast<std::size_t>(i)]) continue;
+        double score = 0;
+        for (ra::Index c = 0; c < shape.dim; ++c) score += task.q(0, head, i, c) * task.k(0, head, j, c);
+        const double p = std::exp(task.scoring.scale * score);
+        sum += p;
+        for (ra::Index c = 0; c < shape.dim; ++c)
+          out[static_cast<std::size_t>(c)] += p * task.v(0, head, j, c);
+      }
+      for (ra::Index c = 0; c < shape.dim; ++c)
+        result.out.view()(0, head, i, c) = static_cast<float>(out[static_cast<std::size_t>(c)] / sum);
+      result.lse.view()(0, head, i, 0) = static_cast<float>(std::log(sum));
+    }
+  return result;
+}
+
+struct StepCounter : ra::Observer {
+  int steps = 0;
+  void step(int, const ra::TokenRanges&) override { ++steps; }
+};
+
+/// What has a header of its own computes the same attention.
+bool features_agree(int rank, int ranks, const ra::Placement& placement) {
+  const auto mpi = [] { return ra::mpi(MPI_COMM_WORLD); };
+  StepCounter counter;
+  const double errors[] = {
+      float_error({mpi()}, rank, placement),
+      float_error({ra::observed(mpi(), {&counter}), ra::observed(ra::cores(), {&counter})}, rank, placement),
+      float_error({mpi(), ra::kernel<float>(one_by_one)}, rank, placement),
+      float_error({mpi()}, rank, ra::balanced(shape.seq, ranks, scoring.mask)),
+      float_error({mpi(), ra::same_bits(8)}, rank,
+                  ra::Placement(ra::PlacementKind::zigzag, ra::Tiling(8).cuts(shape.seq), ranks))};
+  bool ok = counter.steps > 0;
+  for (const double error : errors) ok = ok && error < 1e-5;  // false for NaN
+  if (!ok) std::printf("rank %d: a feature's result is not that of dense attention\n", rank);
+  return ok;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -118,6 +184,7 @@ int main(int argc, char** argv) {
   const ra::Placement placement(ra::PlacementKind::contiguous, shape.seq, ranks);
   ok = double_agrees(rank, placement) && ok;
   ok = float_is_the_same(rank, placement) && ok;
+  ok = features_agree(rank, ranks, placement) && ok;
   MPI_Finalize();
   return ok ? 0 : 1;
 }
