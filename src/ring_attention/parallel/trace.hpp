@@ -44,7 +44,7 @@ class Trace {
 
   [[nodiscard]] double now() const { return (clock_seconds() + offset_ - start_) * 1e6; }
 
-  /// \param arguments  `"step":0,"owner":2`, or empty  \param at  now(), or a time before it
+  /// `arguments`: `"step":0,"owner":2`, or empty. `at`: now(), or a time before it.
   void begin(Track track, const std::string& name, const std::string& arguments = "") {
     begin(track, name, arguments, now());
   }
@@ -53,7 +53,7 @@ class Trace {
   void end(Track track, double at);
   void mark(Track track, const std::string& name, const std::string& arguments = "");
   /// The n-th message to a rank on a track is the n-th that this rank receives there. The arrow begins and ends in slices.
-  /// \param to, from  ranks of the job
+  /// `to`, `from`: ranks of the job.
   void sends(Track track, int to, double at);
   void receives(Track track, int from, double at);
   /// Writes no event until pause(false). Every rank pauses at the same place, with no message under way.
