@@ -9,6 +9,7 @@
 #include "ring_attention/attention/blockwise.hpp"
 #include "ring_attention/attention/exact/sum.hpp"
 #include "ring_attention/core/allocation.hpp"
+#include "ring_attention/parallel/same_bits_device.hpp"
 #include "support/masks.hpp"
 #include "support/run.hpp"
 
@@ -197,7 +198,7 @@ TEST(SameBits, TakeMoreTermsThanANarrowSumHolds) {
   what.scoring.mask.sets = std::make_shared<const MaskSets>(
       MaskSets{.rows = {{0, 1}, {2, keys}, {0, keys - 2}, {keys - 1, keys}}, .width = 2});
   const auto problem = make_gradient_problem<float>(what);
-  EXPECT_TRUE(agrees(run(problem, {.tile = 2}, CpuDevice<float>({.same_bits = 2})), problem));
+  EXPECT_TRUE(agrees(run(problem, {.tile = 2}, SameBitsDevice({.same_bits = 2})), problem));
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 
 #include "cpu/every_isa.hpp"
 #include "ring_attention/parallel/cpu_device.hpp"
+#include "ring_attention/parallel/same_bits_device.hpp"
 #include "support/gradients.hpp"
 #include "support/run.hpp"
 
@@ -151,8 +152,7 @@ TEST(LargeScores, Readable) {
   expect_any_size<double>(ReadableDevice<double>({}, 32));
 }
 TEST(LargeScores, SameBits) {
-  for_each_isa(
-      [](Isa isa) { expect_any_size<float>(CpuDevice<float>({.isa = isa, .same_bits = 8}), 1e9, 8); });
+  for_each_isa([](Isa isa) { expect_any_size<float>(SameBitsDevice({.isa = isa, .same_bits = 8}), 1e9, 8); });
 }
 
 /// The exponents of exact sums end at 2e9: NaN, not the weight of another score.
@@ -165,8 +165,7 @@ TEST(LargeScores, SameBitsEndInNan) {
       EXPECT_EQ(std::isnan(got.attended.out.view()(0, 0, i, 0)), i % 3 == 1) << i;
     }
   };
-  for_each_isa([&](Isa isa) { expect_nan(CpuDevice<float>({.isa = isa, .same_bits = 8})); });
-  expect_nan(ReadableDevice<float>({.same_bits = 8}, 5));
+  for_each_isa([&](Isa isa) { expect_nan(SameBitsDevice({.isa = isa, .same_bits = 8})); });
 }
 
 /// Two results of different keys, merged.

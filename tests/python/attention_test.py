@@ -118,7 +118,7 @@ class Values(unittest.TestCase):
         q, k, v, _ = arrays(1, 2, 300, 64)
         taken = ra._arrays.Arrays(q)
         self.assertTrue(np.shares_memory(taken.q, q))
-        self.assertTrue(np.shares_memory(taken.take("k", k.view(Seen)), k))
+        self.assertTrue(np.shares_memory(taken.as_array("k", k.view(Seen)), k))
         out, lse = ra.attention(q, k, v)
         self.assertFalse(out.flags.owndata)  # the memory of the library's result
         self.assertTrue(out.flags.writeable)

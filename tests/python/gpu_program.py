@@ -293,7 +293,7 @@ def errors_of_threads():
 
     first, second = ra.threads(2).run(work)
     check(first == second and first[1], first, second)
-    for text, part in zip(first[0], ("rank 1: GPU 1 is current, and this Attention began on GPU 0",
+    for text, part in zip(first[0], ("rank 1: GPU 1 is current, and this GpuAttention began on GPU 0",
                                      "rank 0 has forward of GPU arrays of 4-byte numbers, rank 1 has forward of 4-byte",
                                      "transport is 'nccl', which needs ranks that are processes"), strict=True):
         check(part in text, text)
