@@ -71,7 +71,7 @@ awk '/^```cpp$/ { block = ""; inside = 1; next }
      inside { block = block $0 "\n" }' "$RING_ATTENTION_SOURCE/README.md" >"$work/readme"
 [ "$(wc -l <"$work/readme")" -ge 8 ] || { echo 'the README has no lines for an MPI program' >&2; exit 1; }
 (cat "$RING_ATTENTION_SOURCE/tests/install/own_program.cpp"
-sed -n '/ra::Attention ring/,$p' "$RING_ATTENTION_SOURCE/tests/install/own_gpu_program.cpp") |
+sed -n '/ra::GpuAttention gpu/,$p' "$RING_ATTENTION_SOURCE/tests/install/own_gpu_program.cpp") |
   sed 's/^ *//' | grep -Fx -f "$work/readme" | diff "$work/readme" -
 "$MPIRUN" -n 3 "$work/page/build/my_program" | sort >"$work/printed"
 cat "$work/printed"

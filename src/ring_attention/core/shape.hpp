@@ -54,7 +54,7 @@ struct KvShape : Shape {
 
 /// `[2, 8, 1024, 64]`.
 inline std::string to_string(const Shape& shape) {
-  return "[" + std::to_string(shape.batch) + ", " + std::to_string(shape.heads) + ", " +
+  return std::string("[") + std::to_string(shape.batch) + ", " + std::to_string(shape.heads) + ", " +
          std::to_string(shape.seq) + ", " + std::to_string(shape.dim) + "]";
 }
 
