@@ -2,6 +2,11 @@
 
 `to_read_test.py` prints the table and compares it with the one of docs/architecture.md, whose numbers are bounds. Where
 a change needs more, raise the bound there and say why in the commit. `to_read_test.py NAME` lists the files of a row.
+
+It also compares the page's table of what each part weighs, which `to_read_test.py --write` writes. A number is rounded
+to 100 lines and may be off by 100 lines or 5 %, whichever is more, so that few changes have to edit the page. Growth in
+many parts at once would then go unseen: the sum of a column may be off by 1 %. Too few lines fail as well, because what
+one change removes would hide what a later one adds.
 """
 
 import os
@@ -23,7 +28,12 @@ ROWS = {
     "`ra::forward` and `ra::backward`": ["ring_attention.hpp"],
     "`ring-attention run`": ["src/program/run/command.cpp"],
 }
-CODE = re.compile(r"^(?!\s*(//.*)?$)", re.MULTILINE)
+CODE = {suffix: re.compile(r"^(?!\s*(//.*)?$)", re.MULTILINE) for suffix in (".hpp", ".cpp", ".cu", ".cuh", ".js")}
+CODE[".py"] = re.compile(r"^(?!\s*(#.*)?$)", re.MULTILINE)
+LONG_STRING = re.compile(r'(^\s*r?)?""".*?"""', re.MULTILINE | re.DOTALL)  # a docstring where it begins a line
+COLUMNS = {"src": 0, "docs": 0, "tests": 1, "lessons": 2, "notebooks": 2}
+PAGE = ROOT / "docs/architecture.md"
+WEIGHT = re.compile(r"(?<=\|---\|---\|---\|---\|\n).*?(?=<!-- weight:end -->)", re.DOTALL)
 
 
 def find(name, beside=""):
@@ -34,6 +44,60 @@ def find(name, beside=""):
     return None  # a header of the system
 
 
+def code_lines(path):
+    """Lines that are neither blank nor a comment nor, in Python, of a docstring."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".py":
+        text = LONG_STRING.sub(lambda found: found[0] if found[1] is None else "", text)
+    return len(CODE[path.suffix].findall(text))
+
+
+def part_of(path):
+    """`core` for src/ring_attention/core/... and tests/core/..., `lessons 0x` for the first ten lessons."""
+    top, *folders, _ = path.relative_to(ROOT).parts
+    if folders[:1] == ["ring_attention"]:
+        return folders[1] if folders[1:] else "api"
+    if folders[1:] == ["ring_attention_diagnose"]:
+        return "diagnose"
+    if top == "lessons" and folders and folders[0][0].isdigit():
+        return f"lessons {folders[0][0]}x"
+    return folders[0] if folders else top
+
+
+def weight():
+    """{part: code lines of its source, tests, lessons}"""
+    parts, together = {}, [0, 0, 0]
+    for top, column in COLUMNS.items():
+        for path in (ROOT / top).rglob("*.*"):
+            if path.suffix in CODE:
+                lines = code_lines(path)
+                parts.setdefault(part_of(path), [0, 0, 0])[column] += lines
+                together[column] += lines
+    return {**dict(sorted(parts.items())), "together": together}
+
+
+def row_of(part, lines):
+    cells = (f"{max(100, round(number, -2)):,}" if number else "" for number in lines)
+    return " | ".join((f"| {part}", *cells)) + " |\n"
+
+
+def check_weight(page):
+    """Prints the rows that the page should have and does not; returns how many."""
+    said = {}
+    for row in WEIGHT.search(page)[0].split("\n")[:-1]:
+        part, *numbers = (cell.strip() for cell in row.strip("|").split("|"))
+        said[part] = [int(number.replace(",", "") or 0) for number in numbers]
+    found, complaints = weight(), 0
+    for part in found | said:
+        slack = 0.01 if part == "together" else 0.05
+        if part not in found or part not in said or any(
+                abs(now - then) > max(100, slack * now) for now, then in zip(found[part], said[part])):
+            complaints += 1
+            row = row_of(part, found[part]) if part in found else f"no row of {part}\n"
+            print(f"docs/architecture.md should say (--write writes it): {row}", end="")
+    return complaints
+
+
 def to_read(starts):
     """{file: code lines}"""
     files, left = {}, [find(start) for start in starts]
@@ -42,7 +106,7 @@ def to_read(starts):
         if path is None or path in files:
             continue
         text = (ROOT / path).read_text(encoding="utf-8")
-        files[path] = len(CODE.findall(text))
+        files[path] = code_lines(ROOT / path)
         left += [find(name, os.path.dirname(path)) for name in re.findall(r'^#include "([^"]+)"', text, re.MULTILINE)]
         if path.endswith(".hpp"):
             left.append(find(path[:-3] + "cpp"))
@@ -50,12 +114,16 @@ def to_read(starts):
 
 
 def main():
+    page = PAGE.read_text(encoding="utf-8")
+    if sys.argv[1:] == ["--write"]:
+        rows = "".join(row_of(*row) for row in weight().items())
+        PAGE.write_text(WEIGHT.sub(rows, page), encoding="utf-8")
+        return 0
     if len(sys.argv) > 1:
         for path, lines in sorted(to_read(ROWS[sys.argv[1]]).items()):
             print(f"{lines:5} {path}")
         return 0
-    page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
-    complaints = 0
+    complaints = check_weight(page)
     for name, starts in ROWS.items():
         files = to_read(starts)
         found = len(files), sum(files.values())
