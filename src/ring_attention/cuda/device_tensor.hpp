@@ -39,7 +39,7 @@ class StreamPool final : public Allocator {
 
   [[nodiscard]] void* allocate(std::size_t bytes) const override;
   void free(void* memory, std::size_t bytes) const noexcept override;
-  /// That the pool has from the driver and no array uses.
+  /// Bytes that the pool holds and no array uses.
   [[nodiscard]] Index unused_bytes() const;
 
  private:

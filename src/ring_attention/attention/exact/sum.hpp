@@ -30,9 +30,9 @@
 ///   1024th. A wide one carries: what exceeds 24 bits of a digit moves into a word of its own, exactly, every 512 terms. The
 ///   carried words rise with their digit, so the lemma holds for their sum. It takes 2^33 terms.
 /// - Accuracy: a term is rounded to a multiple of 2^(22 (J - 1)), at most 2^-22 of the largest |x_c| 2^E of all terms and
-///   elements of the row (of 2^-100 2^E, where all are smaller). A column of V that is 1000 times larger than the others costs those digits: their relative
-///   error grows to about 2e-4 (exact_sum_test). A level for each element would cure that with three words in place of two
-///   (the time of the forward then grows by 12 % in place of 4 %).
+///   elements of the row (of 2^-100 2^E, where all are smaller). A column of V that is 1000 times larger than the others costs
+///   those digits: their relative error grows to about 2e-4 (exact_sum_test). A level for each element would cure that with
+///   three words in place of two (the time of the forward then grows by 12 % in place of 4 %).
 /// - A term that is infinite or NaN makes the whole row NaN, in any order.
 /// - E beyond +-2e9 counts as +-2e9. A score above 1.38e9, whose weight would be wrong, makes its row NaN (state.hpp).
 /// - A row without terms is 0.
