@@ -73,7 +73,8 @@ template <class T>
 template <class T>
 void require_gpu_memory(const Communicator& comm, const Workload& work, const GpuShare& share) {
   constexpr Index wide = sizeof(float), narrow = sizeof(T), row_bytes = 40;  // of the state and the masks
-  const Shape q = computed_queries(work.shared), kv = computed_keys(work.shared);
+  const Shape q = computed_queries(work.shared);
+  const KvShape kv = computed_keys(work.shared);
   const Index on_its_way = wide * std::max(q.size(), kv.size()), terms = wide * work.bias_values(),
               rows = q.per_row().size();
   const Index bytes =

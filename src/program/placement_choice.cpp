@@ -29,10 +29,10 @@ PlacementChoice choose_placement(const DeviceOptions& options, const std::string
   };
   const Index tile = options.same_bits ? options.tile_of_same_bits() : 0;
   const bool has_balanced = queries == keys && ranks <= most_balanced_ranks &&
-                            !(tile > 0 && mask.documents != nullptr && mask.offset != 0);
+                            (tile <= 0 || mask.documents == nullptr || mask.offset == 0);
   if (word == "auto" && !has_balanced) return {known(PlacementKind::contiguous)};
   if (word != "auto" && word != name(PlacementKind::balanced)) return {known(placement_kind_named(word))};
-  const PlacementChoice best = balanced_choice(queries, keys, ranks, mask, tile);
+  PlacementChoice best = balanced_choice(queries, keys, ranks, mask, tile);
   if (word != "auto") return best;
   for (const PlacementKind kind : {PlacementKind::contiguous, PlacementKind::zigzag}) {
     const Placements tokens = known(kind);

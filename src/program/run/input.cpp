@@ -186,7 +186,7 @@ void RunInput::read_sinks(const Communicator& comm, const RunOptions& options) {
 Shape RunInput::shape(InputArray array) const {
   switch (array) {
     case InputArray::q: return q_;
-    case InputArray::k: return kv_;
+    case InputArray::k: return static_cast<const Shape&>(kv_);
     case InputArray::v: return kv_.values();
     case InputArray::grad_out: return out();
     case InputArray::bias: return *bias_;

@@ -44,7 +44,7 @@ class TracedPhases : public PhaseObserver {
   }
   TracedPhases(const TracedPhases&) = delete;
   TracedPhases& operator=(const TracedPhases&) = delete;
-  ~TracedPhases() {
+  ~TracedPhases() override {
     activity_.observe(nullptr);
     leave();
   }
