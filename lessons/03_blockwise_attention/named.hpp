@@ -51,7 +51,7 @@ inline bool name_tile(const Lesson& lesson) {
   const auto unguarded = [](float s, float m) { return std::exp(s - m); };
   const auto same = [](float m) { return m; };
   return names_mistake(
-      lesson, "softmax of a tile", of_tile([&](MatrixMap<float> s, Partial<float>& tile) {
+      lesson, "softmax of a tile", of_tile([&](const MatrixMap<float>& s, Partial<float>& tile) {
         softmax_of_tile(s, matrix(std::as_const(v).view(), 0, 0), tile, {});
       }),
       written(largest, e, e, same),

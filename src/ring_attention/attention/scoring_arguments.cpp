@@ -16,7 +16,8 @@ std::string fault_of_numbers(const Scoring& scoring, double largest) {
   if (!(std::abs(scale) <= most))  // also NaN
     return format("scale is %g: it must be finite, and from -%.1e to %.1e in the type of the scores", scale,
                   most, most);
-  if (softcap != 0 && !(least <= softcap && softcap <= most))
+  const bool caps = least <= softcap && softcap <= most;  // false for NaN
+  if (softcap != 0 && !caps)
     return format(
         "softcap is %g: it must be positive and finite, and from %.1e to %.1e in the type of the scores; "
         "without "
