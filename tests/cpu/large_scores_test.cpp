@@ -111,8 +111,7 @@ void expect_right_gradients(const GradientProblem<T>& problem, const TeamRun<T>&
 template <class T>
 void for_each_shift(const std::function<void(By by, double shift)>& visit) {
   for (const By by : {By::bias, By::capped_bias, By::products})
-    for (const double shift :
-         {1e3, 1e6, 1e8, 1e9, 3e9, 1e12, 1e20, 1e30, static_cast<double>(std::numeric_limits<T>::max())}) {
+    for (const double shift : {1e3, 1e6, 1e9, 1e12, static_cast<double>(std::numeric_limits<T>::max())}) {
       SCOPED_TRACE((by == By::bias       ? "bias "
                     : by == By::products ? "products "
                                          : "bias and cap ") +
