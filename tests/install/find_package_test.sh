@@ -64,8 +64,7 @@ fi
 "$MPIRUN" -n 3 "$work/build/consumer" 3
 
 # The lines of the README are lines of these programs, in the same order; and what the first one prints, in the project
-# that docs/cpp.md shows. The emulator runs
-# the second one (tests/cuda).
+# that docs/cpp.md shows. The emulator runs the second one (tests/cuda).
 awk '/^```cpp$/ { block = ""; inside = 1; next }
      /^```$/ { if (inside && block ~ /ring_attention\/ring_attention\.hpp/) printf "%s", block; inside = 0 }
      inside { block = block $0 "\n" }' "$RING_ATTENTION_SOURCE/README.md" >"$work/readme"
