@@ -98,14 +98,19 @@ def ring(words, arrays, wrong="", dtype=np.float32):
         return seen_by(words, i, j, wrong, owner), words, bias
 
     late = wrong == "race" and next(LATE)
-    found = {name: [] for name in ("out", "lse")}
+    found, pieces = {name: [] for name in ("out", "lse")}, {}
     for rank in range(ranks):
         out, lse = np.zeros((*q[rank].shape[:3], v[0].shape[3]), dtype), np.full(q[rank].shape[:3], -INF, dtype)
         for t in range(ranks):
             owner = (rank - t) % ranks
             there = rank if late and rank == t == 1 else owner
             piece, piece_lse = kernel(q[rank], k[there], v[there], *step(rank, owner))
-            out, lse = merged(out, lse, piece, misread(piece_lse, words, of_queries[rank], wrong))
+            out, new_lse = merged(out, lse, piece, misread(piece_lse, words, of_queries[rank], wrong))
+            pieces[rank, t] = piece, new_lse, new_lse.copy()
+            if "saved-lse-overwritten" in wrong and t and (owner > rank or not words["zigzag"]):
+                lse[:] = new_lse  # in place, as where the second half of the queries takes part
+            else:
+                lse = new_lse
         if "sinks" in words:
             with_sink = np.logaddexp(lse, np.array(words["sinks"], dtype)[:, None])
             out, lse = out * np.exp(lse - with_sink)[..., None], with_sink
@@ -123,11 +128,18 @@ def ring(words, arrays, wrong="", dtype=np.float32):
             if not seen.any():
                 continue
             given = q[rank], k[owner], v[owner], found["out"][rank], found["lse"][rank], dout[rank]
+            if "delta-of-step" in wrong:
+                given = *given[:3], pieces[rank, t][0], *given[4:]
+            if "saved-lse-overwritten" in wrong and t == 0:  # P = e^(s - lse of the step), and dO times the step's weight
+                _, saved, copy = pieces[rank, t]
+                weight = np.exp(copy - np.where(copy == -INF, 0, given[4]))
+                given = *given[:4], saved, weight[..., None] * dout[rank]
             part, dk_part, dv_part, ds = kernel_backward(*given, seen, words, bias, wrong)
             if wrong == "dv-without-l":
                 dv_part = without_l(given, seen, words, bias, [step(rank, o) for o in range(ranks)], k, q[rank])
-            dk[owner] += dk_part
-            dv[owner] += dv_part
+            to = (rank + t) % ranks if wrong == "dkdv-wrong-way" else owner
+            for sums, sum_part in ((dk[to], dk_part), (dv[to], dv_part)):
+                sums[:, :, : sum_part.shape[2]] += sum_part[:, :, : sums.shape[2]]
             if "dbias" in more:
                 more["dbias"][rank][..., shards[owner]] = ds
             if wrong != "dq-one-buffer":

@@ -34,6 +34,11 @@ TRIALS = (  # the mistake, the passes that are wrong, and a job that shows it
     ("kv-transposed-twice", BACKWARD, 3, "contiguous", "full,causal,gqa"),
     ("lse-scaled-backward", BACKWARD, 3, "contiguous", "full,causal"),
     ("dv-without-l", BACKWARD, 3, "zigzag", "full,gqa,empty-rows"),
+    ("saved-lse-overwritten", BACKWARD, 3, "zigzag", "causal,gqa"),
+    ("delta-of-step saved-lse-overwritten", BACKWARD, 4, "zigzag", "causal,gqa"),
+    ("saved-lse-overwritten", BACKWARD, 3, "contiguous", "full,causal"),
+    ("dkdv-wrong-way", BACKWARD, 4, "contiguous", "full"),
+    ("dkdv-wrong-way", BACKWARD, 3, "zigzag", "causal,gqa"),
     ("dq-one-buffer", BACKWARD, 3, "contiguous", "full,causal,window"),
     ("dq-one-buffer", BACKWARD, 4, "zigzag", "causal,gqa"),
     ("slots-of-whole-cache", FORWARD, 3, "striped", "decode"),
@@ -136,7 +141,7 @@ class Planted(unittest.TestCase):
                 problems = problems_of(ranks, placement, only=only.split(","))
                 right, report, words = judged(problems, [given_of(problem, wrong) for problem in problems])
                 for phase in passes:
-                    self.assertEqual([one["mistakes"] for one in words[phase]["explanations"]], [[wrong]], report)
+                    self.assertEqual([one["mistakes"] for one in words[phase]["explanations"]], [wrong.split()], report)
                 self.assertEqual((right, words["forward"]["state"]), (False, "wrong" if FORWARD[0] in passes else "right"))
 
     def test_a_race_is_a_verdict_of_its_own(self):

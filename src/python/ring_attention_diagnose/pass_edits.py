@@ -176,6 +176,7 @@ mistake("delta-own-shard", delta_from="own_shard")
 mistake("delta-of-step", delta_from="step")
 mistake("lse-own-shard-backward", lse_from="own_shard")
 mistake("lse-of-step", lse_from="step")
+mistake("saved-lse-overwritten", lse_from="overwritten")
 for _array in ("dk", "dq"):
     mistake(f"{_array}-no-scale", **{f"{_array}_factor": lambda c: 1 / c.scale})
     mistake(f"{_array}-scale-twice", **{f"{_array}_factor": lambda c: c.scale})

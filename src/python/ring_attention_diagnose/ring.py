@@ -200,6 +200,12 @@ class _Batch:
         """[R, T, ...]: out or lse of the forward, as each step takes it."""
         if source in ("whole", "none"):
             return whole[:, None]
+        if source == "overwritten":  # of step 0, by the merge: e^{lse_0 - lse} counts twice. In zigzag on rank 0 only:
+            # the others next see half of the keys for all queries, and merge that into a new array
+            ranks = slice(1 if self.slots.job.placement == "zigzag" else None)
+            lse = np.repeat(whole[:, None], self.plans[0].steps.count, axis=1)
+            lse[ranks, 0] += whole[ranks] - pieces[ranks, 0]
+            return lse
         steps = np.minimum(np.arange(self.plans[0].steps.count), pieces.shape[1] - 1)
         return pieces[:, steps if source == "step" else 0 * steps]
 

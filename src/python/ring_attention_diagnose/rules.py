@@ -156,7 +156,7 @@ class Rules:
     after_forward: tuple[Callable, ...] = ()  #: edits of the arrays: (slots, case, arrays, steps)
     # The backward.
     dout: Callable = lambda slots, problem: problem.shards("dout")
-    lse_from: str = "whole"  #: or own_shard, step
+    lse_from: str = "whole"  #: or own_shard, step, overwritten
     lse_factor: Callable[[Case], float] = _one
     dv_normalised: bool = True  #: by l
     delta_from: str = "whole"  #: or own_shard, step, none

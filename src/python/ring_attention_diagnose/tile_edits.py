@@ -51,6 +51,7 @@ _tables("owner-wrong-way", "positions", lambda s: s.owner(-np.arange(s.count)), 
 _tables("owner-off-by-one", "positions", lambda s: s.owner(np.arange(s.count) + 1), directed=True)
 _tables("dkdv-stay-local", "dk_to dv_to", lambda s: s.rank)
 _tables("hop-short", "dk_to dv_to", lambda s: s.behind(s.dk_to, 1), directed=True)
+_tables("dkdv-wrong-way", "dk_to dv_to", lambda s: s.owner(-np.arange(s.count)))
 _tables("dkdv-own-only", "dk_to dv_to", lambda s: np.where(s.dk_to == s.rank, s.dk_to, NO_RANK))
 
 
