@@ -200,7 +200,7 @@ class Planted(unittest.TestCase):
         names = {}
         exec(code, names)
         names["test_my_ring"]()
-        exec(code.replace("keys <= keys", "keys - 1 <= keys"), names)
+        exec(code.replace("keys <= queries", "keys - 1 <= queries"), names)
         with self.assertRaisesRegex(AssertionError, "forward     WRONG: a query sees one key after its own"):
             names["test_my_ring"]()
 

@@ -286,9 +286,9 @@ def diagnose(function, *, ranks=None, placement="contiguous", parallel="ring", u
     try:
         if ranks is None:
             ranks = 3 if own is None else own.size
-        names = [] if only is None else only.split(",") if isinstance(only, str) else list(only)
+        names = only if isinstance(only, str) else tuple(only or ())
         library = own.library if own else "torch" if backend else "numpy"
-        work = _Work(function, (int(ranks), placement, parallel, int(ulysses), tuple(names), int(seed), None, int(tokens),
+        work = _Work(function, (int(ranks), placement, parallel, int(ulysses), names, int(seed), None, int(tokens),
                                 int(heads), int(dim), int(block)), library, dtype,
                      device or "cpu", bool(gradients))
         if own is not None:

@@ -45,9 +45,9 @@ __all__ = ["ARRAYS", "InputError", "Job", "Problem", "assert_right", "judge_mode
 
 
 def problems_of(ranks: int = 3, placement: str | Callable[[dict], list] = "contiguous", parallel: str = "ring",
-                ulysses: int = 1, only: Iterable[str] = (), seed: int = 1, repeat: int | None = 1, tokens: int = 0,
+                ulysses: int = 1, only: str | Iterable[str] = (), seed: int = 1, repeat: int | None = 1, tokens: int = 0,
                 heads: int = 0, dim: int = 16, block: int = 1) -> list[Problem]:
-    """The cases for the ranks of a code, the simplest first; all, or those with these names.
+    """The cases for the ranks of a code, the simplest first; all, or those with these names, as "full,causal" or a list.
 
     :param placement: a word, or a function of one's own that returns the positions of each rank's tokens. It takes a dict
     with name, ranks, tokens and, of packed documents, cu_seqlens
@@ -59,7 +59,7 @@ def problems_of(ranks: int = 3, placement: str | Callable[[dict], list] = "conti
     layout = placement if callable(placement) else None
     word = "own" if layout else placement
     job = job_of(ranks, word, parallel, ulysses, tokens=tokens, heads=heads, dim=dim, block=block)
-    cases = ladder(job, list(only))
+    cases = ladder(job, only.split(",") if only and isinstance(only, str) else list(only))
     first = cases[:1] + [case for case in cases if not case.decodes][:1]
     return [problem_of(one, job, seed, layout) for case in cases
             for one in runs_of(case, 1 + (case in first) if repeat is None else repeat)]
