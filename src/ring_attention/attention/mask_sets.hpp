@@ -39,7 +39,7 @@ class Intervals {
 /// 1. `chunk` cuts the band (Llama 4): the query sees keys of its own chunk, counted from the start of its document.
 /// 2. A query at a global token sees its whole document, under a causal mask up to itself (Longformer, arXiv 2004.05150).
 /// 3. A block that contains the query joins its band, so tokens of a block see each other in both directions: images
-///    (Gemma 3, PaliGemma), or a prefix, which is the block [0, n) (arXiv 1910.10683, figure 4).
+///    (Gemma 3), or a prefix, which is the block [0, n) (PaliGemma; arXiv 1910.10683, figure 4).
 /// 4. The first `sink_tokens` keys of the document (StreamingLLM, arXiv 2309.17453) and the global tokens are seen also where
 ///    the band does not reach, under a causal mask up to the query itself.
 /// Steps 1 to 3 leave one interval, so no query sees more than 1 + 1 + 2 of them.
