@@ -21,6 +21,7 @@ FOLDERS = {  # a folder of the library and what it may include besides itself
 }
 ABOVE = {  # a folder of src above the library and what it may include besides itself and the library
     "io": set(),
+    "mistakes": set(),
     "cli": set(),
     "model": set(),
     "plan": set(),
