@@ -15,6 +15,7 @@ layers of a model in PyTorch of which `record` has written what they take and re
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from typing import Callable, Iterable
@@ -32,16 +33,22 @@ from .diagnosis import diagnose
 from .examination import Options
 from .layout import Given, submission_of
 from .losses import losses, norms
-from .model import judge_model
 from .placement import InputError, Job, job_of
 from .problem import ARRAYS, Problem, ladder, problem_of, runs_of
-from .recording import record
 from .report import to_dict, to_text
 from .rounding import PRECISION_OF
 
 __version__ = "1.0.0"
 __all__ = ["ARRAYS", "InputError", "Job", "Problem", "assert_right", "judge_model", "judged", "losses", "norms",
            "problems_of", "record"]
+
+
+def __getattr__(name: str):
+    """Loaded when they are used: the program starts faster without them."""
+    modules = {"judge_model": ".model", "record": ".recording"}
+    if name not in modules:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(modules[name], __name__), name)
 
 
 def problems_of(ranks: int = 3, placement: str | Callable[[dict], list] = "contiguous", parallel: str = "ring",
