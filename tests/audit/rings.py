@@ -157,7 +157,7 @@ def rfa_zigzag_varlen():
         "ring_flash_attn", "zigzag_ring_flash_attn_varlen", "zigzag_ring_flash_attn_varlen_func"), False)
 
 
-@half("ms-swift", "causal,gqa", "zigzag", says="not explained")
+@half("ms-swift", "causal,gqa", "zigzag", says="delta-of-step saved-lse-overwritten")
 def swift_zigzag():
     without_init("swift", "modelscope+ms-swift/swift")
     without_init("swift.sequence_parallel", "modelscope+ms-swift/swift/sequence_parallel")
@@ -370,7 +370,7 @@ def pytorch_balanced():
     return pytorch(True)
 
 
-@ring("diffusers", "full", says="not explained")
+@ring("diffusers", "full", says="dkdv-wrong-way")
 def diffusers_ring():
     template = importlib.import_module("diffusers.models.attention_dispatch").TemplatedRingAttention
     mesh = importlib.import_module("torch.distributed.device_mesh").DeviceMesh.from_group(dist.group.WORLD, "cpu")
