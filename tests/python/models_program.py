@@ -1,5 +1,6 @@
 """What each rank of models_test.py does: models of transformers and of PyTorch, recorded in one process and on the ranks."""
 
+import importlib.util
 import math
 import os
 import tempfile
@@ -60,11 +61,8 @@ class Convolution(torch.nn.Module):
         return self.conv(x.mT)[..., :x.shape[1]].mT
 
 
-def in_one_process_and_by_hand(model, tokens, folder, group, how):
+def on_ranks_by_hand(model, tokens, folder, group, how):
     rank, size = dist.get_rank(group), dist.get_world_size(group)
-    with record(model, folder) as run:
-        run.loss = model(tokens, labels=tokens, use_cache=False).loss
-        run.loss.backward()
     model.set_attn_implementation("by_hand")
     mine = torch.tensor(ATTENTION["shards"][rank])
     with record(model, folder, mine, rank) as run:
@@ -79,8 +77,27 @@ def in_one_process_and_by_hand(model, tokens, folder, group, how):
                 dist.all_reduce(parameter.grad, group=group)
 
 
+def by_ringmaster(model, tokens, folder, group, how):
+    """A ring of another project, contiguous, with its own sharding."""
+    import ringmaster
+    from ringmaster.shard import shard_batch
+
+    rank, size = dist.get_rank(group), dist.get_world_size(group)
+    config = ringmaster.RingmasterConfig(size=size, ring_size=size, rotate_method="alltoall")
+    model.set_attn_implementation(ringmaster.setup(config, device_type="cpu").attn_implementation)
+    batch, _ = shard_batch({"input_ids": tokens, "labels": tokens}, cp_rank=rank, cp_size=size)
+    with record(model, folder, batch["position_ids"][0], rank) as run:
+        if "local rotary" in how:
+            batch["position_ids"] = torch.arange(SEQ // size)[None]
+        run.loss = model(**batch, num_items_in_batch=SEQ - 1, use_cache=False).loss
+        run.loss.backward()
+        for parameter in model.parameters():
+            dist.all_reduce(parameter.grad, group=group)
+
+
 def judged(folder, name, group, broken, how):
-    """The json of judge_model. broken: the mistakes of layers; how: another mistake, or "ring" for this project's."""
+    """The json of judge_model. broken: the mistakes of layers; how: another mistake, or "ring" for this project's, or
+    "ringmaster"."""
     rank, size = dist.get_rank(group), dist.get_world_size(group)
     tokens = torch.randint(0, 64, (1, SEQ), generator=torch.Generator().manual_seed(1))
     model = make(name)
@@ -95,7 +112,10 @@ def judged(folder, name, group, broken, how):
         words = {"model": model, "tokens": tokens, "positions": shards[rank], "rank": rank, "group": group}
         exec(text.split("```")[0].replace('"check"', repr(folder)), words)
     else:
-        in_one_process_and_by_hand(model, tokens, folder, group, how)
+        with record(model, folder) as run:
+            run.loss = model(tokens, labels=tokens, use_cache=False).loss
+            run.loss.backward()
+        (by_ringmaster if "ringmaster" in how else on_ranks_by_hand)(model, tokens, folder, group, how)
     dist.barrier(group)
     return judge_model(folder) if rank == 0 else None
 
@@ -118,7 +138,8 @@ class OwnModel(torch.nn.Module):
         self.qkv, self.attention = torch.nn.Linear(16, 3 * 64), Own()
 
     def forward(self, x):
-        return self.attention(*self.qkv(x).unflatten(2, (3, 4, 16)).permute(2, 0, 3, 1, 4))
+        q, k, v = self.qkv(x).unflatten(2, (3, 4, 16)).permute(2, 0, 3, 1, 4)
+        return self.attention(q, k, v) + q + k + v  # tensors that have other users, with gradients of their own
 
 
 def judged_own(folder, group, broken, causal=True):
@@ -145,6 +166,9 @@ CASES = {
     "local rotary": ("llama", {}, "local rotary"), "convolution": ("llama", {}, "convolution"),
     "loss N times": ("gemma3", {}, "loss N times"),
 }
+if importlib.util.find_spec("ringmaster"):
+    CASES |= {"ringmaster": ("llama", {}, "ringmaster"),
+              "ringmaster, local rotary": ("llama", {}, "ringmaster, local rotary")}
 
 
 def every(rank, group):

@@ -1,4 +1,4 @@
-"""record and judge_model: models of transformers on 2 and 3 ranks of gloo, by hand and by this project's ring."""
+"""record and judge_model: models of transformers on 2 and 3 ranks of gloo, by hand, by this project's ring and by ringmaster."""
 
 import os
 import sys
@@ -11,6 +11,8 @@ harness.require("numpy", "torch", "transformers", "ring_attention")
 
 import models_program
 
+if "ringmaster" not in models_program.CASES:
+    print("left out: another project's ring (pip install --no-deps axolotl-ringmaster==0.2.7)")
 os.environ.setdefault("RING_ATTENTION_TIMEOUT", "600")  # a rank waits while the first one judges
 from ring_attention import _rank_processes
 
@@ -21,6 +23,7 @@ DUE = {
     "heads": ({"model.layers.0.self_attn": {"gqa-modulo"}}, None),
     "local rotary": ({}, ("model.rotary_emb", "local-rotary")),
     "convolution": ({}, ("model.layers.1.mlp", "tokens-of-shard")),
+    "ringmaster, local rotary": ({}, ("model.rotary_emb", "local-rotary")),
     "loss N times": ({}, None),
     "own, no ring": ({"attention": {"no-ring"}}, None),
 }
