@@ -1,5 +1,5 @@
 """The version has one home, CMakeLists.txt: CITATION.cff, the newest heading of docs/CHANGELOG.md and Python's packages
-agree.
+agree. And pyproject.toml names every package of src/python.
 
 With the argument `release` the heading must also have a date: .ci/release asks for that.
 """
@@ -43,6 +43,10 @@ def main():
              found("src/python/ring_attention_diagnose/__init__.py", r'^__version__ = "(.*)"$'),
              found("docs/CHANGELOG.md", r"^## (.*)$"))
     wrong = list(complaints(texts, "release" in sys.argv[1:]))
+    listed = re.findall('"(.*?)"', found("pyproject.toml", r"^wheel.packages = \[(.*)\]$"))
+    there = [path.parent.relative_to(ROOT).as_posix() for path in sorted(ROOT.glob("src/python/*/__init__.py"))]
+    if sorted(listed) != there:
+        wrong.append(f"pyproject.toml: wheel.packages are {listed}, and src/python has {there}")
     print("\n".join(wrong) or f"version {texts[0]}")
     return 1 if wrong else 0
 
