@@ -10,13 +10,14 @@ if importlib.util.find_spec("numpy") is None:
 
 import trials  # noqa: F401: the path of the package
 import numpy as np
+from ring_attention_diagnose.candidates import Simulations
 from ring_attention_diagnose.mistakes import MISTAKES
 from ring_attention_diagnose.placement import PLACEMENTS, Job
 from ring_attention_diagnose.problem import Problem, every_case, ladder
 from ring_attention_diagnose.residual import Yardstick
 from ring_attention_diagnose.ring import simulated
 from ring_attention_diagnose.rules import Rules
-from ring_attention_diagnose.search import Explanation
+from ring_attention_diagnose.search import Evidence, Explanation
 
 np.seterr(all="ignore")
 JOBS = ((1, 1), (2, 1), (3, 1), (4, 1), (4, 2), (3, 3), (6, 2))
@@ -49,6 +50,16 @@ class Mistakes(unittest.TestCase):
                 errors = yardstick.largest(simulated(problem, "float64", forth, forth),
                                            simulated(problem, "float64", back, back))
                 self.assertLess(max(errors.values()), 1e-6, f"{mistake.id}, {case.name}")
+
+    def test_that_move_content_have_two_backwards(self):
+        """The gradients go to the rank whose K,V were used, or to the one whose K,V were due: two simulations."""
+        problem = Problem(ladder(Job(3, "contiguous"), ("full",))[0], Job(3, "contiguous"), 1)
+        one, moving = Evidence(problem, problem.right), [mistake for mistake in MISTAKES.values() if mistake.moves_content]
+        self.assertGreater(len(moving), 3)
+        for mistake in moving:
+            backwards = [Explanation((mistake,), forward=Explanation(), follows_content=follows) for follows in (False, True)]
+            due, follows = Simulations().arrays(one, backwards, "float64")
+            self.assertGreater(max(abs(due[name] - follows[name]).max() for name in ("dk", "dv")), 1e-3, mistake.id)
 
     def test_have_a_sentence_each(self):
         self.assertGreaterEqual(len(MISTAKES), 100)
