@@ -149,6 +149,22 @@ TEST_F(NpyFile, LargerThanTheStagingBuffer) {
   }
 }
 
+// An element of the file has another size than one in memory: the second buffer begins where the first one ends in the file.
+TEST_F(NpyFile, HalvesBeyondTheStagingBuffer) {
+  const Shape shape{1, 1, 70'000, 64};  // 8.5 MiB
+  const auto value = [](Index i) { return static_cast<float>(i % 2039); };  // a half has it exactly
+  std::vector<std::uint16_t> halves;
+  for (Index i = 0; i < shape.size(); ++i)
+    halves.push_back(Eigen::numext::bit_cast<std::uint16_t>(Eigen::half(value(i))));
+  put("halves.npy", format_npy_header(Dtype::float16, array_extents(shape, 4)) + raw(halves));
+  const TokenRanges ranges = one_rank(shape.seq, comm_.rank(), comm_.size());
+  Tensor<float> shard(shape.with_seq(count(ranges)));
+  NpyReader(comm_, at("halves.npy")).read<float>(shard, ranges);
+  Index wrong = 0;
+  for (Index i = 0; i < shard.size(); ++i) wrong += shard.data()[i] != value(i);
+  EXPECT_EQ(wrong, 0);
+}
+
 /// Bytes that this process has read from files so far, or written to them.
 Index moved_bytes(const std::string& which) {
   std::ifstream in("/proc/self/io");
