@@ -57,6 +57,23 @@ TEST(Bias, GradientsOfARowSumToZero) {
     }
 }
 
+// The reference finds the rows of a bias by bias_row() as well: here each row of it hides another key.
+TEST(Bias, OfABatchAndAHeadIsItsOwn) {
+  for (const auto& [batches, heads] : every_broadcast) {
+    Tensor<double> bias({batches, heads, 1, 8}), q({2, 4, 1, 1}), k({2, 4, 8, 1}), v({2, 4, 8, 1});
+    bias.fill(negative_infinity<double>);
+    for (Index b = 0; b < batches; ++b)
+      for (Index h = 0; h < heads; ++h) bias.view()(b, h, 0, b * heads + h) = 0;  // the one key that is seen
+    for (Index i = 0; i < v.size(); ++i) v.data()[i] = static_cast<double>(i % 8);
+    const auto got = blockwise_forward<double>(q, k, v, {}, 4, bias);
+    for (Index b = 0; b < 2; ++b)
+      for (Index h = 0; h < 4; ++h)
+        EXPECT_EQ(got.out.view()(b, h, 0, 0),
+                  static_cast<double>((batches > 1 ? b : 0) * heads + (heads > 1 ? h : 0)))
+            << "batch " << b << ", head " << h;
+  }
+}
+
 TEST(Bias, OfZeroChangesNothing) {
   auto problem = make_gradient_problem<double>(with_bias({1, 1}));
   auto without = make_gradient_problem<double>(with_bias({0, 0}));

@@ -151,7 +151,7 @@ TEST_F(NpyFile, LargerThanTheStagingBuffer) {
 
 // An element of the file has another size than one in memory: the second buffer begins where the first one ends in the file.
 TEST_F(NpyFile, HalvesBeyondTheStagingBuffer) {
-  const Shape shape{1, 1, 70'000, 64};  // 8.5 MiB
+  const Shape shape{1, 1, 70'000, 64};                                      // 8.5 MiB
   const auto value = [](Index i) { return static_cast<float>(i % 2039); };  // a half has it exactly
   std::vector<std::uint16_t> halves;
   for (Index i = 0; i < shape.size(); ++i)
