@@ -112,5 +112,22 @@ TEST(TrainOptions, WhatAWindowShows) {
   EXPECT_NEAR(possible_accuracy(bandit, 64, 16), 8.0 / 512 + 1.0 / 512, 0.01);
 }
 
+// What the model has learned by heart does not count.
+TEST(TrainOptions, TheEvaluationHasOtherSequencesThanTheTraining) {
+  for (const char* task : {"lines", "bandit"}) {
+    TrainOptions options;
+    options.task = task;
+    const model::Stage stage{.seq = 1024, .batch = 4, .steps = 1, .arms = 512};
+    const auto training = options.training_task(stage);
+    const EvaluationSet set = make_evaluation_set(options, stage);
+    for (Index sequence = 0; sequence < 3; ++sequence) {
+      Index same = 0;
+      for (Index at = 0; at < stage.seq; ++at)
+        same += training->token(sequence, at) == set.task->token(sequence, at) ? 1 : 0;
+      EXPECT_LT(same, stage.seq * 3 / 4) << task << ", sequence " << sequence;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace ring_attention::test
