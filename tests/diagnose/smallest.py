@@ -125,8 +125,8 @@ def rows(found):
             row = found.get(mutant)
             if row is None and mutant.startswith("lesson"):
                 row = ("-", "-", f"on a GPU: the test {ON_A_GPU.format(GPU[mutant.split()[1]])}")
-            if row is None and mutant.startswith("tests/models"):
-                row = ("3", "-", "models.spin, an assertion: every order of events")
+            if row is None and mutant.startswith("tests/protocols"):
+                row = ("3", "-", "protocols.spin, an assertion: every order of events")
             if row is None:
                 row = ("-", "-", "none of these")
             what = entry["says"] if mutant == tables.mutants_of(entry)[0] else "the same"

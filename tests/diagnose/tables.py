@@ -124,9 +124,9 @@ def complaints_of_mutants():
     for row in mistakes() + mistakes(unseen=True):
         for mutant in mutants_of(row):
             listed[mutant] = row
-    models = "".join(file.read_text(encoding="utf-8") for file in (SOURCE / "tests/models").glob("*.pml"))
+    models = "".join(file.read_text(encoding="utf-8") for file in (SOURCE / "tests/protocols").glob("*.pml"))
     for mutant in listed:
-        known = mutant.split()[1] in models if mutant.startswith("tests/models ") else mutant in offered
+        known = mutant.split()[1] in models if mutant.startswith("tests/protocols ") else mutant in offered
         if not known:
             yield f"{listed[mutant]['id']}: there is no {mutant}"
     yield from (f"mistakes.tsv does not have {mutant}" for mutant in sorted(offered - set(listed)))

@@ -4,7 +4,7 @@
 #include <map>
 #include <utility>
 
-#include "models/trace.hpp"
+#include "protocols/trace.hpp"
 #include "ring_attention/mpi/collectives.hpp"
 #include "ring_attention/ring/transports/mpi_message.hpp"
 #include "ring_attention/ring/transports/pending_hop.hpp"

@@ -2,7 +2,7 @@
    A credit of rank r + 1 says that the buffer is free.
    Property: every rank computes at step t with the K,V of owner(t), from the begin of the compute to its end, and ends.
 
-   Mirrors tests/models/one_sided.hpp, start(), progress() and finish():
+   Mirrors tests/protocols/one_sided.hpp, start(), progress() and finish():
      |     give_credit(hop_, exchange.receive);  // finish() has ended the put out of this buffer
      |   void progress() override { begin_put(); }
      |     wait_for_credit();

@@ -1,10 +1,10 @@
 // The assertions of the models, on what rings of threads really did; and on rings with the mistakes of the models.
 
-#include "models/trace.hpp"
+#include "protocols/trace.hpp"
 
 #include <gtest/gtest.h>
 
-#include "models/mutants.hpp"
+#include "protocols/mutants.hpp"
 #include "support/mutants.hpp"
 
 namespace ring_attention::test {

@@ -5,7 +5,7 @@
 #include <functional>
 #include <utility>
 
-#include "models/trace.hpp"
+#include "protocols/trace.hpp"
 #include "ring_attention/ring/backward.hpp"
 #include "ring_attention/ring/forward.hpp"
 #include "ring_attention/ring/kv_hops.hpp"

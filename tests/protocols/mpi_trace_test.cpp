@@ -5,9 +5,9 @@
 
 #include <array>
 
-#include "models/mpi_calls.hpp"
-#include "models/one_sided.hpp"
-#include "models/recording.hpp"
+#include "protocols/mpi_calls.hpp"
+#include "protocols/one_sided.hpp"
+#include "protocols/recording.hpp"
 #include "ring_attention/core/compare.hpp"
 #include "ring_attention/core/random.hpp"
 #include "ring_attention/cpu/backward.hpp"

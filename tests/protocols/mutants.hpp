@@ -1,7 +1,7 @@
 // The mistakes of the models (*.pml), in code.
 #pragma once
 
-#include "models/recording.hpp"
+#include "protocols/recording.hpp"
 #include "ring_attention/ring/transports/loopback.hpp"
 
 namespace ring_attention::test {

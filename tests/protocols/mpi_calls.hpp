@@ -1,7 +1,7 @@
 // The MPI calls of this process, recorded by MPI's profiling interface. Channels are tags.
 #pragma once
 
-#include "models/trace.hpp"
+#include "protocols/trace.hpp"
 
 namespace ring_attention::test::mpi_calls {
 

@@ -1,4 +1,4 @@
-#include "models/mpi_calls.hpp"
+#include "protocols/mpi_calls.hpp"
 
 #include <mpi.h>
 
