@@ -27,6 +27,7 @@ run       nlohmann-json3-dev           nlohmann-json    -                writes 
 test      libgtest-dev                 googletest       -                GoogleTest, the test framework
 test      python3                      python3          python3          runs the tests of the command line
 test      python3-numpy                numpy            -                NumPy, for diagnose, the capstone and the module of Python
+test      python3-pytest               pytest           -                pytest, for the tests of the command line
 test      python3-dev                  python3          -                the headers of Python, for the Python module
 test      pybind11-dev                 pybind11         -                pybind11, which makes the module of C++ code
 test      iproute2?                    -                ip               makes two hosts of one, for a test that cuts their link

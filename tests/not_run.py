@@ -1,7 +1,7 @@
 """What a run of the tests has left out on this machine, why, and by which command it is had: `not_run.py RESULTS`, the
 JUnit file of ctest.
 
-A test that is skipped says why in its output: "skipped: there is no nm", the words of unittest or those of GoogleTest.
+A test that is skipped says why in its output: "skipped: there is no nm", the words of unittest, pytest or GoogleTest.
 With RING_ATTENTION_ALL_TESTS=ON the exit code is 1 if something is left out which `make test` should have run: what is
 not in MAY_LACK.
 """
@@ -12,7 +12,7 @@ import sys
 import xml.etree.ElementTree
 
 REASONS = (
-    re.compile(r"skipped ['\"](.+?)['\"]?$"),  # unittest
+    re.compile(r"skipped (?:['\"]|\[\d+\] \S+: )(.+?)['\"]?$", re.IGNORECASE),  # unittest, pytest
     re.compile(r"\bskipped *[:|] *(.+)", re.IGNORECASE),
     re.compile(r"^(?!\[).*: Skipped$"),  # GoogleTest: the reason is the next line
 )

@@ -16,12 +16,6 @@ def with_little_memory():
 
 
 class BadOutputTest(harness.CommandTest):
-    def refuse(self, ranks, words, said, **job_words):
-        before = self.files_in()
-        result = self.run_ranks(ranks, *words, launcher=ranks > 1, **job_words)
-        self.assert_refused(result, *said)
-        self.assertEqual(self.files_in(), before)
-
     def make_file(self, name):
         os.makedirs(os.path.dirname(self.path(name)), exist_ok=True)
         with open(self.path(name), "w", encoding="utf-8") as file:
@@ -66,25 +60,23 @@ class BadOutputTest(harness.CommandTest):
 class MemoryTest(harness.CommandTest):
     """The limit is on the address space, so that the machine itself never runs short."""
 
-    def refuse(self, ranks, random, *words):
+    def too_large(self, ranks, random, *words):
         words = ("run", "--random", random, "--out", "results", *words)
-        result = self.run_ranks(ranks, *words, launcher=ranks > 1, preexec_fn=with_little_memory)
-        self.assert_refused(result, "memory", "ranks")
-        self.assertEqual(self.files_in(), [])
+        self.refuse(ranks, words, ("memory", "ranks"), preexec_fn=with_little_memory)
 
     def test_too_large_for_the_shards(self):
         for ranks in (1, 3, 4):
             with self.subTest(ranks=ranks):
-                self.refuse(ranks, "1,1,20000000,64")
+                self.too_large(ranks, "1,1,20000000,64")
 
     def test_far_too_large(self):
-        self.refuse(4, "1,1,1000000000,64")
+        self.too_large(4, "1,1,1000000000,64")
 
     def test_lists_of_tiles_and_heads(self):
         """Refused before a list is made that is as long as the sequence, or as the heads."""
-        self.refuse(1, "1,1,140737488355328,1", "--same-bits")
-        self.refuse(3, "1,1,140737488355328,1", "--same-bits", "--tile", "1")
-        self.refuse(3, "1,2147483647,1,1", "--alibi", "--parallel", "ulysses")
+        self.too_large(1, "1,1,140737488355328,1", "--same-bits")
+        self.too_large(3, "1,1,140737488355328,1", "--same-bits", "--tile", "1")
+        self.too_large(3, "1,2147483647,1,1", "--alibi", "--parallel", "ulysses")
 
 
 if __name__ == "__main__":

@@ -7,9 +7,13 @@ import unittest
 from concurrent.futures import ThreadPoolExecutor
 
 import harness
-import npy
-from attention import random_values
 
+harness.require("numpy")
+
+import numpy as np
+from reference import random_values
+
+SINKS = [0.5, -1.0, 0.0, 2.0]
 EMULATED = sys.argv.pop(1) if len(sys.argv) > 1 else None
 
 
@@ -26,8 +30,7 @@ class WithoutGpuTest(harness.CommandTest):
 
     def test_no_flag_of_a_feature_is_refused_for_the_gpu(self):
         """What is missing is CUDA or a GPU, not a kernel."""
-        npy.write(self.path("sink.npy"), (1,), [0.0], "<f4")
-        npy.write(self.path("bias.npy"), (64, 64), [0.0] * 4096, "<f4")
+        self.save(sink=np.zeros(1, "<f4"), bias=np.zeros((64, 64), "<f4"))
         for words in ("--dropout 0.5", "--sink sink.npy", "--bias bias.npy"):
             with self.subTest(words=words):
                 result = self.run_ranks(1, *"run --random 1,1,64,8 --device cuda".split(), *words.split())
@@ -96,13 +99,12 @@ class EmulatedTest(harness.CommandTest):
     def test_partitions_have_the_bits_of_the_ring(self):
         """As on the CPU: Ulysses those of one rank, a hybrid those of a ring of its size, an all-gather those of the ring."""
         problem = "--random 1,4,29,16 --backward --check --out results --device cuda --share-gpu --causal --alibi".split()
-        npy.write(self.path("sink.npy"), (4,), [0.5, -1.0, 0.0, 2.0], "<f4")
-        npy.write(self.path("bias.npy"), (4, 29, 29), random_values((4, 29, 29), 4), "<f4")
+        self.save(sink=np.array(SINKS, "<f4"), bias=random_values((4, 29, 29), 4, "<f4"))
 
         def arrays(ranks, *words):
             self.run_well(ranks, "run", *problem, *words)
-            return {name: harness.read_bytes(self.path("results/" + name)) for name in self.files_in("results")
-                    if name.endswith(".npy") and name != "dsink.npy"}
+            return {name: content for name, content in self.bits().items() if name != "dsink"}
+
         for ranks, partition, ring, words in (
             (2, "ulysses", 1, "--dtype float32"),
             (4, "hybrid --ulysses 2", 2, "--placement striped --dtype bf16"),
@@ -128,7 +130,7 @@ class EmulatedTest(harness.CommandTest):
     WITH_GPU = "run --device cuda --share-gpu".split()
 
     def test_bias_dropout_and_sinks_agree_with_the_reference(self):
-        npy.write(self.path("sink.npy"), (4,), [0.5, -1.0, 0.0, 2.0], "<f4")
+        self.save(sink=np.array(SINKS, "<f4"))
         cases = (
             (1, "--dtype bf16", (29, 29), "tiled", "tiled"),
             (2, "--dtype float32 --causal --placement zigzag", (4, 29, 29), "tiled", "tiled"),
@@ -137,22 +139,19 @@ class EmulatedTest(harness.CommandTest):
         )
         for ranks, words, shape, forward, backward in cases:
             with self.subTest(ranks=ranks, words=words):
-                elements = 1
-                for extent in shape:
-                    elements *= extent
-                values = [float("-inf") if x > 1.6 else x for x in random_values(shape, 4)]
-                npy.write(self.path("bias.npy"), shape, values, "<f4")
+                values = random_values(shape, 4, "<f4")
+                self.save(bias=np.where(values > 1.6, np.float32(-np.inf), values))
                 self.run_well(ranks, *self.WITH_GPU, *"--random 2,4,29,16 --kv-heads 2 --backward --check".split(),
                               *"--out results --bias bias.npy --sink sink.npy --dropout 0.3".split(), *words.split())
                 report = self.report()
                 self.assertTrue(report["isa"].endswith(f"forward {forward}, backward {backward}"), report["isa"])
                 for rank in report["per_rank"]:
                     self.assertTrue(rank["out"]["ok"] and rank["dbias"]["ok"] and rank["dsink"]["ok"])
-                self.assertEqual(self.array("results/dbias.npy")[:2], (shape, "<f4"))
-                self.assertEqual(len(self.array("results/dbias.npy")[2]), elements)
+                gradient = self.array("results/dbias.npy")
+                self.assertEqual((gradient.shape, gradient.dtype), (shape, np.float32))
 
     def test_sinks_take_every_kernel(self):
-        npy.write(self.path("sink.npy"), (2,), [0.5, -1.0], "<f4")
+        self.save(sink=np.array([0.5, -1.0], "<f4"))
         report = json.loads(self.run_well(2, *self.WITH_GPU, *"--random 1,2,40,64 --dtype bf16 --causal --backward".split(),
                                           *"--check --json --sink sink.npy".split()).out)
         self.assertNotIn("tiled", report["isa"])
@@ -161,16 +160,15 @@ class EmulatedTest(harness.CommandTest):
         """Value j is 1 in column j and 0 elsewhere: out shows which pairs are kept."""
         length = 37
         shape = (1, 2, length, length)
-        for seed, name in enumerate("qk"):
-            npy.write(self.path(name + ".npy"), shape, random_values(shape, seed), "<f4")
-        npy.write(self.path("v.npy"), shape, [float(i == j) for _ in range(2) for i in range(length) for j in range(length)], "<f4")
+        self.save(q=random_values(shape, 0, "<f4"), k=random_values(shape, 1, "<f4"), v=np.tile(np.eye(length, dtype="<f4"), (1, 2, 1, 1)))
         words = "--q q.npy --k k.npy --v v.npy --out results --scale 0.1 --dropout 0.4 --dropout-seed 5".split()
 
         def kept(ranks, *more):
             self.run_well(ranks, *more, *words)
-            return [x != 0 for x in self.array("results/out.npy")[2]]
+            return (self.array("results/out.npy") != 0).tolist()
+
         want = kept(1, "run")
-        self.assertAlmostEqual(sum(want) / len(want), 0.6, delta=0.05)
+        self.assertAlmostEqual(np.mean(want), 0.6, delta=0.05)
         for ranks, more in ((1, "--kernel naive"), (2, "--dtype bf16"), (3, "--placement striped"), (5, "--placement zigzag")):
             with self.subTest(ranks=ranks, more=more):
                 self.assertEqual(kept(ranks, *self.WITH_GPU, *more.split()), want)
@@ -188,13 +186,10 @@ class EmulatedTest(harness.CommandTest):
 
     def test_a_bias_that_does_not_fit_on_the_gpu(self):
         length = 1 << 16
-        with open(self.path("bias.npy"), "wb") as file:
-            header = npy.header((length, length), "<f2")
-            file.write(header)
-            try:
-                file.truncate(len(header) + 2 * length**2)  # no block of it exists
-            except OSError:
-                self.skipTest("the file system has no sparse files of this size")
+        try:
+            np.lib.format.open_memmap(self.path("bias.npy"), "w+", "<f2", (length, length))  # no block of it exists
+        except OSError:
+            self.skipTest("the file system has no sparse files of this size")
         words = f"--random 1,1,{length},1 --bias bias.npy".split()
         self.assert_refused(self.run_ranks(1, *self.WITH_GPU, *words), "on its GPU (16.0 GiB of it for the bias)")
         self.assert_refused(self.run_ranks(1, *self.WITH_GPU, *words, "--backward"), "on its GPU (32.0 GiB of it for the bias)")

@@ -9,7 +9,10 @@ import shutil
 import unittest.mock
 
 import harness
-import npy
+
+harness.require("numpy")
+
+import numpy as np
 
 GRADIENTS = ("dq", "dk", "dv")
 RESULTS = ("out", "lse", *GRADIENTS)
@@ -29,10 +32,9 @@ class Diagnosed(harness.CommandTest):
             files += ["--dout", f"{folder}/dout.npy"]
         self.run_well(1, "run", *files, "--out", folder, *flags, launcher=False)
 
-    def change(self, name, function, shape=None):
-        """Replaces an array of results by function(its elements)."""
-        old_shape, dtype, elements = self.array(name)
-        npy.write(self.path(name), shape or old_shape, function(elements), dtype)
+    def change(self, name, function):
+        """Replaces an array of results by function(it)."""
+        np.save(self.path(name), function(self.array(name)))
 
     def diagnose(self, code, *words):
         result = self.run_ranks(1, "diagnose", "mine", *words, launcher=False)
@@ -109,13 +111,10 @@ class VerdictTest(Diagnosed):
         cases = self.cases("--only", "causal", "--placement", "striped")
         self.attend("causal", "--causal")
         for name in RESULTS:
-            shape, dtype, elements = self.array(f"mine/causal/{name}.npy")
+            tokens_first = self.array(f"mine/causal/{name}.npy").swapaxes(1, 2)
             os.remove(self.path(f"mine/causal/{name}.npy"))
-            heads, tokens, dim = shape[1], shape[2], math.prod(shape[3:])
             for rank, here in enumerate(cases["cases"][0]["tokens_of_rank"]):
-                rows = [elements[(h * tokens + t) * dim :][:dim] for t in here for h in range(heads)]
-                part = [1, len(here), heads] + ([dim] if name != "lse" else [])
-                npy.write(self.path(f"mine/causal/{name}.{rank}.npy"), part, list(itertools.chain(*rows)), dtype)
+                np.save(self.path(f"mine/causal/{name}.{rank}.npy"), tokens_first[:, here])
         text = self.diagnose(0)
         self.assertIn("read: out, dq, dk, dv: axes are [S, H, D]", text)
         self.assertIn("RIGHT", text)
@@ -125,9 +124,9 @@ class VerdictTest(Diagnosed):
         self.attend("full")
         self.attend("causal", "--causal")
         for case in ("full", "causal"):
-            self.change(f"mine/{case}/lse.npy", lambda lse: [x / math.log(2) for x in lse])
+            self.change(f"mine/{case}/lse.npy", lambda lse: lse / math.log(2))
             for name in GRADIENTS:
-                self.change(f"mine/{case}/{name}.npy", lambda grad: [3 * x for x in grad])
+                self.change(f"mine/{case}/{name}.npy", lambda grad: 3 * grad)
         text = self.diagnose(0)
         self.assertIn("lse is in base 2", text)
         self.assertIn("times 3, the number of ranks", text)
@@ -136,7 +135,9 @@ class VerdictTest(Diagnosed):
         """dK without the last head: every other head is right."""
         self.cases("--only", "causal")
         self.attend("causal", "--causal")
-        self.change("mine/causal/dk.npy", lambda dk: dk[: len(dk) * 3 // 4] + [0.1] * (len(dk) // 4))
+        dk = self.array("mine/causal/dk.npy")
+        dk[:, -1] = 0.1
+        np.save(self.path("mine/causal/dk.npy"), dk)
         text = self.diagnose(1)
         for words in (
             "forward     right",
@@ -159,7 +160,9 @@ class VerdictTest(Diagnosed):
     def test_nan_is_evidence(self):
         self.cases("--only", "causal")
         self.attend("causal", "--causal")
-        self.change("mine/causal/out.npy", lambda out: [math.nan] * 7 + out[7:])
+        out = self.array("mine/causal/out.npy")
+        out[0, 0, 0, :7] = np.nan
+        np.save(self.path("mine/causal/out.npy"), out)
         self.assertIn("NaN*", self.diagnose(1))
 
 
@@ -181,13 +184,12 @@ class InputTest(Diagnosed):
         self.attend("causal", "--causal")
         self.assertEqual(json.loads(self.diagnose(0, "--json"))["right"], True)
 
-        good = {name: self.array(f"mine/full/{name}.npy") for name in ("q", "out")}
-        shape, _, out = good["out"]
-        npy.write(self.path("mine/full/out.npy"), (1, 4, 12, 16), out[: len(out) // 2], "<f4")
+        q, out = (self.array(f"mine/full/{name}.npy") for name in ("q", "out"))
+        np.save(self.path("mine/full/out.npy"), out[:, :, :12])
         self.refuse("mine/full/out.npy", "[1, 4, 12, 16]", "[4, 24, 16]")
-        npy.write(self.path("mine/full/out.npy"), shape, [int(x) for x in out], "<i8")
+        np.save(self.path("mine/full/out.npy"), out.astype(int))
         self.refuse("mine/full/out.npy", "integers")
-        npy.write(self.path("mine/full/out.npy"), shape, self.array("mine/causal/out.npy")[2], "<f4")
+        np.save(self.path("mine/full/out.npy"), self.array("mine/causal/out.npy"))
         self.refuse("results of full", "are those of the case causal")
         self.results_of_seed_7()
         self.refuse("results of full", "those for the arrays of seed 7", "these cases have seed 1")
@@ -196,11 +198,11 @@ class InputTest(Diagnosed):
             *("mine/full", "has results for other arrays"),
         )
         os.remove(self.path("mine/full/out.npy"))
-        npy.write(self.path("mine/full/out.1.npy"), (1, 4, 8, 16), out[: len(out) // 3], "<f4")
+        np.save(self.path("mine/full/out.1.npy"), out[:, :, :8])
         self.refuse("is missing", "every rank")
         os.remove(self.path("mine/full/out.1.npy"))
 
-        npy.write(self.path("mine/full/q.npy"), good["q"][0], [2 * x for x in good["q"][2]], "<f4")
+        np.save(self.path("mine/full/q.npy"), 2 * q)
         self.refuse("mine/full/q.npy", "not the array of this case", "--seed")
         with open(self.path("mine/cases.json"), "w", encoding="utf-8") as file:
             file.write('{"ranks": 3}')
@@ -244,7 +246,7 @@ class InputTest(Diagnosed):
         self.cases("--only", "full")
         shape = (1, 4, 2**30, 16)
         for name in ("out.npy", "q.npy"):
-            npy.write_sparse(self.path(f"mine/full/{name}"), shape, "<f4")
+            np.lib.format.open_memmap(self.path(f"mine/full/{name}"), "w+", "<f4", shape)
             says = ("more", "elements") if name == "out.npy" else ("not the array of this case",)
             self.refuse(f"mine/full/{name}", *says)
             shutil.copy(self.path("mine/full/v.npy"), self.path("mine/full/out.npy"))

@@ -5,6 +5,10 @@ import os
 
 import harness
 
+harness.require("numpy")
+
+import numpy as np
+
 TEXT = b"the ring turns, the ring turns, and every query sees every key. "
 
 
@@ -30,31 +34,28 @@ class ExampleTest(harness.CommandTest):
         self.assertEqual(self.files_in("in"), ["dout.npy", "k.npy", "q.npy", "v.npy"])
         tokens = len(TEXT)
         for name, heads in (("q", 4), ("k", 2), ("v", 2), ("dout", 4)):
-            self.assertEqual(self.array(f"in/{name}.npy")[:2], ((1, heads, tokens, 32), "<f4"))
+            array = self.array(f"in/{name}.npy")
+            self.assertEqual((array.shape, array.dtype), ((1, heads, tokens, 32), np.float32))
         words = "run --q in/q.npy --k in/k.npy --v in/v.npy --dout in/dout.npy --causal --check --out results"
         self.run_well(4, *words.split())
 
-        def rows(name):
-            elements = self.array(name)[2]
-            return [elements[i * 32 : (i + 1) * 32] for i in range(len(elements) // 32)]
-
         # The second query head of the first KV head, at the end of the second "the ring turn": what comes next?
-        out, values = rows("results/out.npy")[tokens:], rows("in/v.npy")[:tokens]
+        out, values = self.array("results/out.npy")[0, 1], self.array("in/v.npy")[0, 0]
         here = TEXT.index(b"turns", TEXT.index(b"turns") + 1) + 3
         self.assertEqual(TEXT[here : here + 2], b"ns")
-        scores = {byte: sum(a * b for a, b in zip(out[here], values[TEXT.index(byte)])) for byte in TEXT_BYTES}
+        scores = {byte: out[here] @ values[TEXT.index(byte)] for byte in TEXT_BYTES}
         self.assertEqual(max(scores, key=scores.get), b"s")
-        dout = rows("in/dout.npy")  # less of this would be a better guess: the byte after each one
-        self.assertEqual(dout[here], [-x for x in values[TEXT.index(b"s")]])
+        dout = self.array("in/dout.npy")[0, 0]  # less of this would be a better guess: the byte after each one
+        self.assertEqual(dout[here].tolist(), (-values[TEXT.index(b"s")]).tolist())
 
     def test_with_a_bias_and_sinks(self):
         self.run_well(1, *"example --text text.txt --out in --dim 8 --bias --sink".split(), launcher=False)
         tokens = len(TEXT)
         self.assertEqual(self.files_in("in"), ["bias.npy", "dout.npy", "k.npy", "q.npy", "sink.npy", "v.npy"])
-        shape, dtype, bias = self.array("in/bias.npy")
-        self.assertEqual((shape, dtype), ((tokens, tokens), "<f4"))
-        self.assertAlmostEqual(bias[5 * tokens + 2], -math.log(4), 6)
-        self.assertEqual(self.array("in/sink.npy"), ((4,), "<f4", [1.0] * 4))
+        bias, sink = self.array("in/bias.npy"), self.array("in/sink.npy")
+        self.assertEqual((bias.shape, bias.dtype, sink.dtype), ((tokens, tokens), np.float32, np.float32))
+        self.assertAlmostEqual(bias[5, 2], -math.log(4), 6)
+        self.assertEqual(sink.tolist(), [1.0] * 4)
         words = "run --q in/q.npy --k in/k.npy --v in/v.npy --dout in/dout.npy --bias in/bias.npy --sink in/sink.npy"
         self.run_well(3, *words.split(), *"--dropout 0.1 --causal --check --out results".split())
         self.assertIn("dbias.npy", self.files_in("results"))
@@ -62,7 +63,7 @@ class ExampleTest(harness.CommandTest):
     def test_on_several_ranks_it_is_made_once(self):
         result = self.run_well(3, *"example --text text.txt --out in --tokens 10 --dim 4".split())
         self.assertEqual(result.out.count("\n"), 1)
-        self.assertEqual(self.array("in/v.npy")[0], (1, 2, 10, 4))
+        self.assertEqual(self.array("in/v.npy").shape, (1, 2, 10, 4))
 
     def test_the_same_text_gives_the_same_files(self):
         for out in ("one", "two"):

@@ -13,9 +13,8 @@ import unittest
 import uuid
 from dataclasses import dataclass
 
-import npy
-
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.append(os.path.join(SOURCE, "tests", "python"))  # reference.py
 BUILD = os.environ.get("RING_ATTENTION_BUILD", os.path.join(SOURCE, "build", "release"))
 PROGRAM = os.path.abspath(os.path.join(BUILD, "ring-attention"))
 MPIRUN = os.path.abspath(os.environ.get("MPIRUN", os.path.join(BUILD, "mpirun")))
@@ -150,14 +149,11 @@ def text_of(file):
     return file.read().decode(errors="replace")
 
 
-class CommandTest(unittest.TestCase):
-    """Has a folder of its own, `self.folder`, which is gone when the test is."""
+class Command:
+    """`ring-attention` in a folder of the test."""
 
-    maxDiff = None
-
-    def setUp(self):
-        self.folder = tempfile.mkdtemp(prefix="ring_attention_cli_")
-        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+    def __init__(self, folder):
+        self.folder = folder
 
     def path(self, name):
         return os.path.join(self.folder, name)
@@ -166,13 +162,13 @@ class CommandTest(unittest.TestCase):
         """Runs `ring-attention WORDS` on some ranks, in the test's folder; nothing may be left running."""
         with Job(ranks, *words, cwd=self.folder, **job_words) as job:
             result = job.wait(limit)
-        self.assertIsNotNone(result.code, f"did not end within {limit} s\n{result}")
-        self.assertEqual(result.survivors, [], f"processes were left running\n{result}")
+        assert result.code is not None, f"did not end within {limit} s\n{result}"
+        assert result.survivors == [], f"processes were left running\n{result}"
         return result
 
     def run_well(self, ranks, *words, **job_words):
         result = self.run_ranks(ranks, *words, **job_words)
-        self.assertEqual(result.code, 0, str(result))
+        assert result.code == 0, str(result)
         return result
 
     def files_in(self, name="."):
@@ -186,19 +182,50 @@ class CommandTest(unittest.TestCase):
         with open(self.path(f"{name}/report.json"), encoding="utf-8") as file:
             return json.load(file)
 
+    def save(self, **arrays):
+        """Writes name.npy; bytes as they are, and nothing for None."""
+        import numpy as np
+
+        for name, array in arrays.items():
+            if isinstance(array, bytes):
+                with open(self.path(name + ".npy"), "wb") as file:
+                    file.write(array)
+            elif array is not None:
+                np.save(self.path(name), array)
+
     def array(self, name):
-        return npy.read(self.path(name))
+        import numpy as np
+
+        return np.load(self.path(name))
+
+    def bits(self, folder="results", names=None):
+        """The bytes of the arrays in a folder."""
+        found = [name[:-4] for name in self.files_in(folder) if name.endswith(".npy")]
+        return {name: read_bytes(self.path(f"{folder}/{name}.npy")) for name in names or found}
 
     def assert_refused(self, result, *words, code=2, limit=5 * SLOWNESS):
         """Bad input: one line, from one rank, with all of `words`; soon; nothing on stdout."""
-        self.assertEqual(result.code, code, str(result))
-        self.assertEqual(result.out, "", str(result))
-        lines = result.err.splitlines()
-        self.assertEqual(len(lines), 1, str(result))
-        self.assertTrue(lines[0].startswith("error: "), str(result))
-        for word in words:
-            self.assertIn(word, lines[0])
-        self.assertLess(result.seconds, limit, str(result))
+        assert (result.code, result.out) == (code, ""), str(result)
+        assert result.err.startswith("error: ") and len(result.err.splitlines()) == 1, str(result)
+        assert [word for word in words if word not in result.err] == [], str(result)
+        assert result.seconds < limit, str(result)
+
+    def refuse(self, ranks, words, said, **job_words):
+        """`ring-attention WORDS` is refused, and writes no file."""
+        before = self.files_in()
+        self.assert_refused(self.run_ranks(ranks, *words, launcher=ranks > 1, **job_words), *said)
+        assert self.files_in() == before
+
+
+class CommandTest(Command, unittest.TestCase):
+    """Has a folder of its own, `self.folder`, which is gone when the test is."""
+
+    maxDiff = None
+    __init__ = unittest.TestCase.__init__
+
+    def setUp(self):
+        self.folder = tempfile.mkdtemp(prefix="ring_attention_cli_")
+        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
 
 
 def first(number, *cases):
@@ -206,9 +233,23 @@ def first(number, *cases):
     return cases if LONG else cases[:number]
 
 
+def require(*modules):
+    """Imports them, or skips the script."""
+    for module in modules:
+        try:
+            __import__(module)
+        except ImportError as error:
+            print(f"skipped: {sys.executable}: {error}")
+            sys.exit(77)
+
+
 def main():
-    if "long" in sys.argv:
-        sys.argv.remove("long")
+    """Runs the tests of the script that is started: pytest's where it has imported pytest, or unittest's."""
     if not os.access(PROGRAM, os.X_OK):
         sys.exit(f"{PROGRAM} is missing: build it, or set RING_ATTENTION_BUILD")
-    unittest.main(verbosity=2)
+    arguments = [word for word in sys.argv if word != "long"]
+    if "pytest" in sys.modules:
+        import pytest
+
+        sys.exit(pytest.main(["-q", "-rs", "-p", "no:cacheprovider", *arguments]))
+    unittest.main(argv=arguments, verbosity=2)

@@ -6,7 +6,10 @@ import resource
 import tempfile
 
 import harness
-import npy
+
+harness.require("numpy")
+
+import numpy as np
 
 
 class Plan(harness.CommandTest):
@@ -127,7 +130,7 @@ class Plan(harness.CommandTest):
 
     def test_placements(self):
         """A short window is contiguous; documents are within 8 % of the bound, and no worse than the others."""
-        npy.write(self.path("cu.npy"), (5,), [0, 4915, 8192, 14745, 16384], "<i8")
+        self.save(cu=np.array([0, 4915, 8192, 14745, 16384]))
         for words in (("--causal", "--documents", "cu.npy"), ("--window", "511,0"), ("--causal",),
                       ("--causal", "--prefix", "8192"), ("--window", "1023,0", "--sink-tokens", "4")):
             json_words = ("plan", "placements", "--json", *words)

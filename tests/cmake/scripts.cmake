@@ -1,5 +1,5 @@
 # add_script_test(<label>/<name> <script> [LONG] [PROCESSORS n] [TIMEOUT s] [COST s] [ARGS argument...])
-# A script of this folder (*.sh by sh, *.py by python3; standard library only): the test
+# A script of this folder (*.sh by sh, *.py by python3; standard library, NumPy and pytest): the test
 # <label>.<name>. It finds in its environment RING_ATTENTION_SOURCE and RING_ATTENTION_BUILD (the
 # two folders) and MPIRUN (the launcher). Exit code 77 means skipped; it says why on standard output.
 # LONG: it is a test of `make test-long`, and its last argument is `long`, with which most scripts try more cases.

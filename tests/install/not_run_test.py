@@ -32,11 +32,13 @@ class NotRunTest(unittest.TestCase):
         self.assertEqual(self.run_on("OK"), (0, ""))
 
     def test_what_a_command_of_its_own_installs(self):
-        code, text = self.run_on("skipped: doxygen was not found.", "test_x ... skipped 'no JAX'", "a_test.cpp:1: Skipped\nno GPU")
+        code, text = self.run_on("skipped: doxygen was not found.", "test_x ... skipped 'no JAX'", "a_test.cpp:1: Skipped\nno GPU",
+                                 "SKIPPED [1] tests/a_test.py:120: root may read every file")
         self.assertEqual(code, 0, text)
         self.assertIn("t0: doxygen was not found. (sh setup.sh docs; make test)", text)
         self.assertIn("t1: no JAX (TORCH_PYTHON=", text)
         self.assertIn("t2: no GPU (", text)
+        self.assertIn("t3: root may read every file", text)
 
     def test_what_make_test_should_have_installed(self):
         for reason in ("/usr/bin/python3 has no NumPy", "the Python module is not built", "spin is not installed", "why?"):

@@ -40,7 +40,7 @@ END
 # Nothing but the stand-ins and what a bare system has; no make, cmake or c++.
 for tool in sh cat grep cut tr awk sed printf env; do ln -s "$(command -v $tool)" "$work/bin/$tool"; done
 
-all='make cmake g++ libmpich-dev mpich libeigen3-dev libcli11-dev nlohmann-json3-dev libgtest-dev python3 python3-numpy python3-dev pybind11-dev'
+all='make cmake g++ libmpich-dev mpich libeigen3-dev libcli11-dev nlohmann-json3-dev libgtest-dev python3 python3-numpy python3-pytest python3-dev pybind11-dev'
 reset() {
   rm -f "$work/calls" "$work/no-network" "$work/no-package"
   echo 0 >"$work/user"

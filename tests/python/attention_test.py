@@ -18,8 +18,7 @@ harness.require("numpy", "ring_attention")
 import numpy as np
 import reference
 import ring_attention as ra
-from harness import largest_difference
-from reference import random_case
+from reference import largest_difference, random_case
 
 RNG = np.random.default_rng(0)
 

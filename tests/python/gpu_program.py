@@ -14,7 +14,8 @@ import emulated_gpu as gpu
 import numpy as np
 import reference
 import ring_attention as ra
-from harness import largest_difference, lines_for_torch
+from harness import lines_for_torch
+from reference import largest_difference
 from ranks_program import check, held
 from ring_attention import _groups, _peers
 

@@ -69,14 +69,3 @@ def lines_for_torch():
     lines = (source / "README.md").read_text(encoding="utf-8").splitlines()
     first = next(i for i, line in enumerate(lines) if line.startswith("from ring_attention.torch import"))
     return lines[first:lines.index("```", first)]
-
-
-def largest_difference(got, want):
-    """Of two arrays with -inf in the same places; NaN when they do not fit."""
-    import numpy as np
-
-    got, want = np.asarray(got, np.float64), np.asarray(want, np.float64)
-    hidden = np.isneginf(want)
-    if got.shape != want.shape or not np.array_equal(np.isneginf(got), hidden):
-        return np.nan
-    return np.abs(np.where(hidden, 0, got) - np.where(hidden, 0, want)).max(initial=0)

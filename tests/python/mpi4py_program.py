@@ -19,7 +19,7 @@ from mpi4py import MPI  # noqa: F811
 
 import diagnose_rings
 import reference
-from harness import largest_difference
+from reference import largest_difference
 
 WORLD = MPI.COMM_WORLD
 SEQ = 23

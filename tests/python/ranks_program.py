@@ -12,8 +12,7 @@ import group_cases
 import numpy as np
 import reference
 import ring_attention as ra
-from harness import largest_difference
-from reference import random_case
+from reference import largest_difference, random_case
 
 WAYS = [{"placement": placement, "parallel": parallel}
         for placement, parallel in itertools.product(("contiguous", "striped", "zigzag"), ("ring", "all-gather"))]

@@ -1,4 +1,6 @@
-"""Dense attention in NumPy and double, forward and backward, and random cases for it."""
+"""Dense attention in NumPy and double, forward and backward: the one that all tests in Python compare with. Random cases for it,
+and numbers for files.
+"""
 
 import numpy as np
 
@@ -47,8 +49,8 @@ def slopes(heads):
     return np.concatenate([first, more])
 
 
-def attention(q, k, v, *, bias=None, alibi=False, scale=None, softcap=None, sink=None, **words):
-    """(out, lse, p): q [B, H, Sq, D]; p holds the weights."""
+def attention(q, k, v, *, bias=None, alibi=False, scale=None, softcap=None, sink=None, kept=1, **words):
+    """(out, lse, p): q [B, H, Sq, D]; p holds the weights. `kept` is what dropout multiplies them with, for v alone."""
     group = q.shape[1] // k.shape[1]
     k, v = k.repeat(group, 1), v.repeat(group, 1)
     s = (1 / np.sqrt(q.shape[-1]) if scale is None else scale) * (q @ k.swapaxes(2, 3))
@@ -69,16 +71,16 @@ def attention(q, k, v, *, bias=None, alibi=False, scale=None, softcap=None, sink
     with np.errstate(divide="ignore"):
         lse = largest + np.log(np.exp(logits - largest).sum(axis=3, keepdims=True))
     p = np.exp(s - np.where(np.isfinite(lse), lse, 0))
-    return p @ v, lse[..., 0], p
+    return (kept * p) @ v, lse[..., 0], p
 
 
-def gradients(grad_out, q, k, v, *, grad_lse=None, bias=None, scale=None, softcap=None, sink=None, **words):
+def gradients(grad_out, q, k, v, *, grad_lse=None, bias=None, scale=None, softcap=None, sink=None, kept=1, **words):
     """(dq, dk, dv, dbias or None, dsink or None)"""
-    out, lse, p = attention(q, k, v, bias=bias, scale=scale, softcap=softcap, sink=sink, **words)
+    out, lse, p = attention(q, k, v, bias=bias, scale=scale, softcap=softcap, sink=sink, kept=kept, **words)
     group = q.shape[1] // k.shape[1]
     scale = 1 / np.sqrt(q.shape[-1]) if scale is None else scale
     delta = (grad_out * out).sum(axis=3, keepdims=True) - (0 if grad_lse is None else grad_lse[..., np.newaxis])
-    ds = p * (grad_out @ v.repeat(group, 1).swapaxes(2, 3) - delta)
+    ds = p * (kept * (grad_out @ v.repeat(group, 1).swapaxes(2, 3)) - delta)
 
     def of_group(x):
         return x.reshape(x.shape[0], -1, group, *x.shape[2:]).sum(axis=2)
@@ -96,7 +98,42 @@ def gradients(grad_out, q, k, v, *, grad_lse=None, bias=None, scale=None, softca
     if softcap is not None:
         ds = ds * (1 - np.tanh(scale * q @ k.repeat(group, 1).swapaxes(2, 3) / softcap) ** 2)
     return (scale * ds @ k.repeat(group, 1), of_group(scale * ds.swapaxes(2, 3) @ q),
-            of_group(p.swapaxes(2, 3) @ grad_out), dbias, dsink)
+            of_group((kept * p).swapaxes(2, 3) @ grad_out), dbias, dsink)
+
+
+def split_mix(x):
+    x = x + np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ x >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ x >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
+    return x ^ x >> np.uint64(31)
+
+
+def kept_by_dropout(shape, probability, seed):
+    """[B, H, Sq, Sk]: 0 for a pair that is dropped, else 1 / (1 - p), from the definition in attention/dropout.hpp."""
+    threshold = int((1 - probability) * 2**32)
+    word = np.array([seed], np.uint64)
+    for number in (0, 0, *np.ogrid[tuple(map(slice, shape[:3]))]):  # step, layer, batch, head, query
+        word = split_mix(word) ^ np.uint64(number)
+    word = split_mix(word)[..., np.newaxis]
+    x = word.astype(np.uint32) ^ np.arange(shape[3], dtype=np.uint32) * np.uint32(0x9E3779B9)
+    x = (x ^ x >> np.uint32(16)) * np.uint32(0x7FEB352D)
+    x = x + (word >> np.uint64(32)).astype(np.uint32)
+    x = (x ^ x >> np.uint32(15)) * np.uint32(0x846CA68B)
+    return np.where(x ^ x >> np.uint32(16) < threshold, 2**32 / threshold, 0)
+
+
+def largest_difference(got, want):
+    """Of two arrays with -inf in the same places; NaN when they do not fit."""
+    got, want = np.asarray(got, np.float64), np.asarray(want, np.float64)
+    hidden = np.isneginf(want)
+    if got.shape != want.shape or not np.array_equal(np.isneginf(got), hidden):
+        return np.nan
+    return np.abs(np.where(hidden, 0, got) - np.where(hidden, 0, want)).max(initial=0)
+
+
+def random_values(shape, seed, dtype=np.float64):
+    """Numbers that float16 holds exactly, so that every type of file holds the same problem."""
+    return (np.random.default_rng(seed).integers(-2048, 2049, shape) / 1024).astype(dtype)
 
 
 def random_sets(rng, queries, keys):
