@@ -12,6 +12,49 @@
 
 namespace ring_attention::test {
 
+/// Head h of the result is head h / copies of x.
+template <class T>
+Tensor<T> with_copies_of_heads(const Tensor<T>& x, Index copies) {
+  const Shape& from = x.shape();
+  Tensor<T> all({from.batch, copies * from.heads, from.seq, from.dim});
+  for (Index batch = 0; batch < from.batch; ++batch)
+    for (Index head = 0; head < all.shape().heads; ++head)
+      std::copy_n(x.view().head(batch, head / copies), from.seq * from.dim, all.view().head(batch, head));
+  return all;
+}
+
+/// dK and dV where several ranks have one K,V head: those of a head for each rank, added in the order of the ranks.
+template <class T>
+void expect_sums_of_ranks(const Way<T>& way, const GradientProblem<T>& problem, const Team& team,
+                          const Gradients<T>& got) {
+  Case what = problem.what();
+  const Index ranks = team.ulysses / what.kv_heads;
+  what.kv_heads *= ranks;
+  what.group /= ranks;
+  const Problem<T>& p = problem.forward;
+  const GradientProblem<T> of_ranks{{what,
+                                     p.q.clone(),
+                                     with_copies_of_heads(p.k, ranks),
+                                     with_copies_of_heads(p.v, ranks),
+                                     {},
+                                     p.bias.clone()},
+                                    problem.grad_out.clone(),
+                                    {}};
+  const Gradients<T> alone = way.run(of_ranks, way.of({.rings = team.rings})).gradients;
+  for (Tensor<T> Gradients<T>::* gradient : {&Gradients<T>::k, &Gradients<T>::v}) {
+    const Tensor<T>& one = alone.*gradient;
+    Tensor<T> sum((got.*gradient).shape());
+    for (Index batch = 0; batch < what.batch; ++batch)
+      for (Index head = 0; head < what.kv_heads; ++head) {
+        T* to = sum.view().head(batch, head / ranks);
+        const T* term = one.view().head(batch, head);
+        for (Index i = 0; i < one.shape().seq * one.shape().dim; ++i)
+          to[i] = head % ranks == 0 ? term[i] : to[i] + term[i];
+      }
+    EXPECT_TRUE(bitwise_equal(got.*gradient, sum)) << "dK or dV has other bits than the sum over the ranks";
+  }
+}
+
 /// One problem on one device and team: agrees with the reference in double; sends what the formula says; has the bits of the
 /// ring of its size, and of another way where that is due.
 template <class T>
@@ -34,9 +77,10 @@ void expect_conformance(const Way<T>& way, const GradientProblem<T>& problem, co
   const TeamRun<T> ring = way.run(problem, way.of({.rings = team.rings}));
   EXPECT_TRUE(same_bits(got.attended, ring.attended)) << "the ring has other bits";
   EXPECT_TRUE(bitwise_equal(got.gradients.q, ring.gradients.q)) << "the ring has other bits in dq";
-  if (what.kv_heads % team.ulysses == 0) {  // else dK,dV are sums of the ranks that have replicas
+  if (what.kv_heads % team.ulysses == 0)
     EXPECT_TRUE(same_bits<T>(got, ring)) << "the ring has other bits";
-  }
+  else if (way.tile == 0)
+    expect_sums_of_ranks(way, problem, team, got.gradients);
 }
 
 /// The next team from `turn` on that can share the problem on this device; none where the device refuses the problem.
