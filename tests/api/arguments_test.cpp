@@ -9,6 +9,7 @@
 #include "ring_attention/observed_call.hpp"
 #include "ring_attention/parallel/same_bits_processor.hpp"
 #include "ring_attention/ring_attention.hpp"
+#include "support/agreed_error.hpp"
 
 namespace {
 int ring_messages = 0;
@@ -52,14 +53,15 @@ struct Arguments {
   Tensor<T> k{{1, 2, placement.keys.tokens(rank_of_world()), 8}, T{1}};
   Tensor<T> v{k.shape(), T{1}};
   Tensor<T> grad_out{q.shape(), T{1}};
+  std::optional<Tensor<T>> bias;
   AttentionResult<T> result{Tensor<T>(q.shape()), Tensor<T>(q.shape().per_row())};
   Scoring scoring{0.5, Mask::causal(4), alibi_slopes(4)};
   Attention attention{mpi(MPI_COMM_WORLD)};
   bool nulls = false;
 
-  void forward() const { (void)ring_attention::forward(attention, q, k, given(v), placement, scoring); }
+  void forward() const { (void)ring_attention::forward(attention, q, k, given(v), placement, scoring, bias); }
   void backward() const {
-    (void)ring_attention::backward(attention, q, k, given(v), result, grad_out, placement, scoring);
+    (void)ring_attention::backward(attention, q, k, given(v), result, grad_out, placement, scoring, bias);
   }
   [[nodiscard]] View<const T> given(const Tensor<T>& array) const {
     return {nulls ? nullptr : array.data(), array.shape()};
@@ -68,24 +70,11 @@ struct Arguments {
 
 using Spoil = std::function<void(Arguments<float>&)>;
 
-/// The message of the AgreedError that `call` throws: the same on all ranks, before any message of the ring.
+/// The message of the AgreedError that `call` throws, before any message of the ring.
 std::string agreed_message(const std::function<void()>& call) {
-  std::string message;
   const int before = ring_messages;
-  try {
-    call();
-    ADD_FAILURE() << "no error";
-  } catch (const AgreedError& error) {
-    message = error.what();
-  } catch (const std::exception& error) {
-    ADD_FAILURE() << "not an AgreedError: " << error.what();
-  }
+  const std::string message = agreed_error(call);
   EXPECT_EQ(ring_messages, before) << "the ring had begun";
-  EXPECT_EQ(message.find('\n'), std::string::npos) << message;
-  std::string first = message;
-  first.resize(1000);
-  MPI_Bcast(first.data(), 1000, MPI_CHAR, 0, MPI_COMM_WORLD);
-  EXPECT_EQ(message, first.c_str()) << "rank 0 says something else";
   return message;
 }
 
@@ -121,7 +110,8 @@ TEST(Arguments, ShapesThatAreNotDue) {
   expect_refused_on_some([&](auto& a) { a.v = other(a.v, 1, 0, 8); }, "v is [1, 1, ");
   expect_refused_on_some([&](auto& a) { a.v = other(a.v, 2, 1, 5); }, "v is [1, 2, ");
   expect_refused_on_some([&](auto& a) { a.v = Tensor<float>({1, 2, 17, 0}); }, "v is [1, 2, 17, 0]");
-  expect_refused_on_some([&](auto& a) { a.k = other(a.k, 3, 0, 8); }, "q is [1, 4, ");
+  expect_refused([&](auto& a) { a.k = other(a.k, 3, 0, 8); }, "and the KV heads divide the heads",
+                 placed(0).ranks() - 1);
   expect_refused_on_some([&](auto& a) { a.q = Tensor<float>({1, 0, 13, 8}); }, "q is [1, 0, 13, 8]");
 }
 
@@ -186,6 +176,20 @@ TEST(Arguments, TheSetsOfAMask) {
   std::vector<Interval> rows(26, {3, 5});
   expect_refused_on_some([&](auto& a) { a.scoring.mask = with_sets({.rows = rows, .width = 2}); },
                          "intervals of query 0: 3:5 begins before 5");
+}
+
+/// A bias of all queries of the rank, or of more.
+void give_bias(Arguments<float>& a, Index heads, Index more = 0) {
+  a.bias = Tensor<float>({1, heads, a.q.shape().seq + more, 17});
+}
+
+TEST(Arguments, BiasSinksAndDropout) {
+  expect_refused_on_some([](auto& a) { give_bias(a, 3); }, "bias is [");
+  expect_refused_on_some([](auto& a) { give_bias(a, 4, 1); }, "bias is [");
+  expect_refused_on_some([](auto& a) { a.scoring.sinks = {1, 2, 3}; }, "3 sinks for 4 heads");
+  for (const double wrong : {not_a_number, infinite})
+    expect_refused_on_some([&](auto& a) { a.scoring.sinks = {0, wrong, 0, 0}; }, "a sink is NaN or +inf");
+  expect_refused_on_some([](auto& a) { a.scoring.dropout.probability = 1; }, "dropout.probability is 1:");
 }
 
 TEST(Arguments, MoreThanThereCanBe) {
@@ -270,6 +274,21 @@ TEST(Disagreement, OnTheSetsOfAMask) {
   others.back().end = 6;
   expect_refused(of_rank({.rows = rows, .width = 1}, {.rows = others, .width = 1}),
                  "rank 0 has blocks none, sink tokens 0");
+}
+
+TEST(Disagreement, OnBiasSinksAndDropout) {
+  expect_disagreement([](auto& a) { give_bias(a, 4); }, "no bias", "a bias of batch 1, heads 4, keys 17");
+  expect_disagreement([](auto& a) { a.scoring.sinks = {0, 0, 0, 0}; }, "0 sinks", "4 sinks");
+  if (placed(0).ranks() == 1) return;
+  const Index other = rank_of_world() == 0 ? 0 : 1;
+  const auto refused = [&](Dropout dropout, const std::string& said) {
+    dropout.probability = 0.25;
+    expect_refused([&](auto& a) { a.scoring.dropout = dropout; }, "rank 0 has dropout." + said);
+  };
+  refused({.seed = 3 + static_cast<std::uint64_t>(other)}, "seed 3");
+  refused({.step = static_cast<std::uint64_t>(other)}, "step 0");
+  expect_refused([&](auto& a) { a.scoring.sinks = {0, 0, 0, 2 - 0.5 * static_cast<double>(other)}; },
+                 "rank 0 has a sink 2");
 }
 
 TEST(Disagreement, EmptyDocumentsChangeNothing) {

@@ -5,6 +5,7 @@
 
 #include "api/user.hpp"
 #include "ring_attention/core/allocation.hpp"
+#include "support/agreed_error.hpp"
 #include "support/masks.hpp"
 
 namespace ring_attention::test {
@@ -13,7 +14,7 @@ namespace {
 int ranks_of_world() { return place_in(MPI_COMM_WORLD).size; }
 int world_rank() { return place_in(MPI_COMM_WORLD).rank; }
 
-/// dK and dV where ranks share a K,V head: those of the threads, which are compared with each rank's heads by themselves.
+/// dK and dV where ranks share a K,V head: those of the threads (../conformance).
 template <class T>
 void expect_sum_of_replicas(const User<T>& user, const Gradients<T>& got) {
   const auto threads = run(user.problem, {user.grid.ulysses.size, user.grid.ring.size});
@@ -217,31 +218,19 @@ void expect_refused(const Case& what, Partition partition, int ulysses, const st
   const auto problem = make_gradient_problem<float>(what);
   User<float> user(problem);
   user.attention.division = {partition, ulysses};
-  try {
-    (void)user.attend();
-    ADD_FAILURE() << "no error where this is due: " << said;
-  } catch (const AgreedError& error) {
-    EXPECT_NE(std::string(error.what()).find(said), std::string::npos) << error.what();
-  }
+  expect_agreed_error([&] { (void)user.attend(); }, said);
 }
 
 TEST(PartitionArguments, ThatCannotBeAreRefused) {
   const int ranks = ranks_of_world();
-  const std::string n = std::to_string(ranks);
   const Case one_head{.kv_heads = 1, .queries = 13, .keys = 13};
   if (ranks > 1) {
     expect_refused(one_head, Partition::ulysses, 1, "more than 1 query head: use 1");
-    expect_refused({.kv_heads = ranks + 1, .queries = 13, .keys = 13}, Partition::ulysses, 1,
-                   n + " does not divide " + std::to_string(ranks + 1) + " query heads");
     expect_refused({.kv_heads = ranks, .queries = 13, .keys = 13}, Partition::ulysses, 1,
                    "the placement is not for the 1 rank of the ring");
   }
   expect_refused(one_head, Partition::hybrid, ranks + 1,
-                 "the job has " + n + ": use a number that divides it");
-  expect_refused(one_head, Partition::hybrid, 0, "Ulysses over 0 ranks");
-  if (ranks % 2 == 0)
-    expect_refused({.kv_heads = 3, .group = 2, .queries = 13, .keys = 13}, Partition::hybrid, 2,
-                   "2 neither divides nor is a multiple of 3 KV heads: use 1, 3 or 6");
+                 "the job has " + std::to_string(ranks) + ": use a number that divides it");
 }
 
 TEST(PartitionArguments, AreTheSameOnAllRanks) {

@@ -8,7 +8,6 @@
 
 #include "io/npy_file.hpp"
 #include "ring_attention/core/error.hpp"
-#include "support/npy_bytes.hpp"
 #include "support/ranks_and_files.hpp"
 
 namespace ring_attention {
@@ -21,22 +20,11 @@ class NpyFileErrors : public RanksAndFiles {};
 
 TEST_F(NpyFileErrors, BadInputIsTheSameLineOnEveryRank) {
   const auto open = [&](const std::string& file) { (void)NpyReader(comm_, at(file)); };
-  expect_agreed([&] { open("none.npy"); },
-                "none.npy: cannot be read: No such file or directory: check the path");
-  expect_agreed([&] { open(""); }, "cannot be read: Is a directory");
-  const std::string sound = format_npy_header(Dtype::float32, {2, 3}) + std::string(24, 'x');
-  put("long.npy", sound + "y");
-  expect_agreed([&] { open("long.npy"); }, "1 bytes follow the array");
-  put("short.npy", sound.substr(0, sound.size() - 1));
-  expect_agreed([&] { open("short.npy"); }, "truncated");
-  put("integers.npy", format_npy_header(Dtype::int64, {1, 3}) + std::string(24, 'x'));
-  expect_agreed([&] { open("integers.npy"); }, "integers");
-  put("flat.npy", format_npy_header(Dtype::float32, {6}) + std::string(24, 'x'));
-  expect_agreed([&] { open("flat.npy"); }, "the shape (6,) is not");
-  put("fortran.npy",
-      npy_bytes("{'descr': '<f4', 'fortran_order': True, 'shape': (2, 3), }", std::string(24, 'x')));
-  expect_agreed([&] { open("fortran.npy"); },
-                "fortran.npy: Fortran order is not supported: save it with np.ascontiguousarray");
+  expect_agreed_error([&] { open("none.npy"); },
+                      "none.npy: cannot be read: No such file or directory: check the path");
+  expect_agreed_error([&] { open(""); }, "cannot be read: Is a directory");
+  put("short.npy", format_npy_header(Dtype::float32, {2, 3}) + std::string(23, 'x'));
+  expect_agreed_error([&] { open("short.npy"); }, "truncated: 1 of its 152 bytes are missing");
 }
 
 TEST_F(NpyFileErrors, AFileThatChangesAfterItsHeaderWasRead) {
@@ -49,11 +37,11 @@ TEST_F(NpyFileErrors, AFileThatChangesAfterItsHeaderWasRead) {
     wait();
     if (comm_.rank() == 0) fs::resize_file(at("k.npy"), 200);
     wait();
-    expect_agreed([&] { reader.read<float>(shard, ranges); }, "finds 200 bytes where rank 0 found 368");
+    expect_agreed_error([&] { reader.read<float>(shard, ranges); }, "finds 200 bytes where rank 0 found 368");
     wait();
     if (comm_.rank() == 0) fs::remove(at("k.npy"));
     wait();
-    expect_agreed([&] { reader.read<float>(shard, ranges); }, "cannot read it: No such file");
+    expect_agreed_error([&] { reader.read<float>(shard, ranges); }, "cannot read it: No such file");
     if (comm_.rank() == 0) write_npy<float>(at("k.npy"), shard_of<float>(shape, whole(20)));
     wait();
   }
@@ -79,17 +67,17 @@ TEST_F(NpyFileErrors, OutputsThatCannotBeMade) {
   const auto make = [&](const std::string& path) {
     (void)NpyWriter(comm_, path, shape, array_extents(shape, 4), Dtype::float32);
   };
-  expect_agreed([&] { make(at("none/out.npy")); },
-                "cannot be written: No such file or directory: check the directory");
+  expect_agreed_error([&] { make(at("none/out.npy")); },
+                      "cannot be written: No such file or directory: check the directory");
   put("file", "x");
-  expect_agreed([&] { make(at("file/out.npy")); }, "cannot be written: Not a directory");
+  expect_agreed_error([&] { make(at("file/out.npy")); }, "cannot be written: Not a directory");
   if (comm_.rank() == 0) fs::create_directories(at("taken.npy.part/inside"));
   wait();
-  expect_agreed([&] { make(at("taken.npy")); }, "cannot be written: Is a directory");
+  expect_agreed_error([&] { make(at("taken.npy")); }, "cannot be written: Is a directory");
   if (geteuid() == 0) return;  // root may write everywhere
   if (comm_.rank() == 0) fs::permissions(path_, fs::perms::owner_read | fs::perms::owner_exec);
   wait();
-  expect_agreed([&] { make(at("out.npy")); }, "cannot be written: Permission denied");
+  expect_agreed_error([&] { make(at("out.npy")); }, "cannot be written: Permission denied");
   if (comm_.rank() == 0) fs::permissions(path_, fs::perms::owner_all);
 }
 
@@ -125,7 +113,7 @@ TEST_F(NpyFileErrors, OneRanksFailureBeforeCommitLeavesAllOldFiles) {
   const TokenRanges ranges = contiguous(shape.seq, comm_.rank(), comm_.size());
   put("out.npy", "old out");
   put("lse.npy", "old lse");
-  expect_agreed(
+  expect_agreed_error(
       [&] {
         NpyWriter out(comm_, at("out.npy"), shape, array_extents(shape, 2), Dtype::float64);
         NpyWriter lse(comm_, at("lse.npy"), shape.per_row(), row_extents(shape, 2), Dtype::float64);
@@ -154,8 +142,8 @@ TEST_F(NpyFileErrors, AWriteThatFailsIsAgreed) {
       wait();
       if (comm_.rank() == 0) fs::remove(at("out.npy.part"));
       wait();
-      expect_agreed([&] { writer.write<double>(shard_of<double>(shape, ranges), ranges); },
-                    "out.npy.part: rank 0 cannot write it: No such file");
+      expect_agreed_error([&] { writer.write<double>(shard_of<double>(shape, ranges), ranges); },
+                          "out.npy.part: rank 0 cannot write it: No such file");
     }
     EXPECT_EQ(contents("out.npy"), "the old one");
     wait();
@@ -170,7 +158,7 @@ TEST_F(NpyFileErrors, ACommitThatFailsIsAgreed) {
   {
     NpyWriter writer(comm_, at("out.npy"), shape, array_extents(shape, 2), Dtype::float64);
     writer.write<double>(shard_of<double>(shape, ranges), ranges);
-    expect_agreed([&] { commit(comm_, {&writer}); }, "out.npy: cannot be written: Is a directory");
+    expect_agreed_error([&] { commit(comm_, {&writer}); }, "out.npy: cannot be written: Is a directory");
   }
   wait();
   EXPECT_FALSE(fs::exists(at("out.npy.part")));

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include "program/train/evaluation.hpp"
-#include "support/input_error.hpp"
 
 namespace ring_attention::test {
 namespace {
@@ -74,26 +73,6 @@ TEST(TrainOptions, AnAxisThatIsNotGivenTakesTheRest) {
   EXPECT_EQ(mesh_words(options, 8), "tensor 4, ulysses 1, ring 1, data 2; tensor");
   options.tensor = 4;
   EXPECT_EQ(mesh_words(options, 8), "tensor 4, ulysses 1, ring 1, data 2; ");
-}
-
-TEST(TrainOptions, AMeshThatCannotBeNamesThoseThatCan) {
-  const auto refused = [](const TrainOptions& options, int ranks) {
-    return input_error([&] { (void)mesh_of(options, ranks); });
-  };
-  TrainOptions options;
-  options.tensor = 3;
-  EXPECT_EQ(refused(options, 4),
-            "mesh tensor 3, ulysses 1, ring 1, data 1: it has 3 ranks, the job has 4: use four numbers whose "
-            "product is 4");
-  EXPECT_EQ(refused(options, 3),
-            "mesh tensor 3, ulysses 1, ring 1, data 1: 2 query heads and 2 KV heads cannot be shared like "
-            "this: use tensor x ulysses = 1 x 1");
-  options.tensor.reset();
-  options.data = 4;
-  EXPECT_EQ(
-      refused(options, 4),
-      "--seq 4096: 1 sequence a step for a data axis of 4: use a data axis of at most 1, or sequences of "
-      "at most 1024 tokens");
 }
 
 TEST(TrainOptions, WhatAWindowShows) {

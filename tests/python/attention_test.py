@@ -79,12 +79,6 @@ class Values(unittest.TestCase):
                 exact = ra.attention_backward(*ours, *one, causal=True, same_bits=same_bits)
                 for got, want in zip(exact[:3], back):
                     self.assert_near(got, want, 1e-4, "a gradient")
-            with self.assertRaisesRegex(ra.InputError, rf"v is \[1, 3, 10, {value_dim}\] where"):
-                ra.attention(q, k, v[:, 1:])
-            with self.assertRaisesRegex(ra.InputError, "v is "):
-                ra.attention(q, k, v[1:])
-            with self.assertRaisesRegex(ra.InputError, "grad_out is "):
-                ra.attention_backward(q, q, k, v, *result)
 
     def test_float16_and_float32_are_computed_in_float32(self):
         half = arrays(2, 20, 8, dtype=np.float16)
@@ -227,36 +221,27 @@ class Errors(unittest.TestCase):
         self.refused(ValueError, "k has 2 dimensions", q, k[0], v)
         self.refused(ValueError, "q has 1 dimensions", q[0, 0], k[0, 0], v[0, 0])
         self.refused(ra.InputError, r"k is \[1, 2, 5, 3\] where \[1, 2, 5, 4\] is due", q, k[..., :3], v)
-        self.refused(ra.InputError, r"v is \[1, 2, 4, 4\] where", q, k, v[:, :4])
-        self.refused(ra.InputError, "the KV heads divide the heads", q, arrays(3, 5, 4)[0], v)
-        self.refused(ra.InputError, "bias is", q, k, v, bias=np.ones((4, 5)))
         self.refused(ValueError, "bias has 1 dimensions", q, k, v, bias=np.ones(5))
         self.refused(ValueError, "documents are boundaries", q, k, v, documents=[0, 4])
         self.refused(ValueError, "documents are boundaries", q, k, v, documents=[0, 4, 3, 5])
         self.refused(ValueError, "window is", q, k, v, window=(1, 2, 3))
         for wrong in ((-2, 0), (1.5, 2), (2**63, 0), (0, 2**53 + 1), 3, "ab"):
             self.refused(ValueError, "window is .*: it must be ", q, k, v, window=wrong)
-        self.refused(ra.InputError, "blocks .*0:6 is no interval", q, k, v, causal=True, prefix=6)
         self.refused(ValueError, "prefix is 0", q, k, v, prefix=0)
-        self.refused(ra.InputError, "blocks .*2:4 begins before 3", q, k, v, causal=True, blocks=[(0, 3), (2, 4)])
         self.refused(ValueError, "blocks: give a list", q, k, v, blocks=[0, 3])
         self.refused(ValueError, "blocks: give a list", q, k, v, blocks=[(0.0, 3.0)])
-        self.refused(ra.InputError, "global tokens: 3 runs", q, k, v, chunk=2, global_tokens=[(0, 1), (2, 3), (4, 5)])
         for word, given in (("prefix", 3), ("blocks", [(0, 2)]), ("sink_tokens", 2), ("global_tokens", [(0, 1)])):
             self.refused(ValueError, f"{word} changes nothing without", q, k, v, **{word: given})
         rows = np.tile([[0, 1], [3, 4]], (5, 1, 1))
         self.refused(ValueError, "intervals are float64", q, k, v, intervals=rows * 1.0)
         self.refused(ValueError, r"intervals are int64 \[5, 2\]", q, k, v, intervals=rows[:, 0])
-        self.refused(ra.InputError, "intervals: .*5 queries", q, k, v, intervals=rows[:4])
-        self.refused(ra.InputError, "intervals of query 0: 0:1 begins before 4", q, k, v, intervals=rows[:, ::-1])
-        self.refused(ra.InputError, "a whole mask", q, k, v, intervals=rows, chunk=3)
         for word, given in (("intervals", rows), ("prefix", 3), ("chunk", 2)):
             self.refused(ValueError, f"{word}: attention with positions= has the masks causal, window and documents", q, k, v,
                          causal=True, positions=(range(5), range(5)), **{word: given})
         self.refused(ValueError, "sink has 3 numbers for 2 query heads", q, k, v, sink=[1, 2, 3])
         self.refused(ValueError, "sink is NaN", q, k, v, sink=[1, np.nan])
         self.refused(ValueError, "dropout is 1", q, k, v, dropout=1)
-        self.refused(ra.InputError, "scale is nan", q, k, v, scale=np.nan)
+        self.refused(ra.InputError, "same_bits needs arrays of float", q, k, v, same_bits=16)
         self.refused(TypeError, "causa", q, k, v, causa=True)
         out, lse = ra.attention(q, k, v)
         for spoilt, text in (({"grad_out": grad_out[:, :4]}, "grad_out is"), ({"out": out[:1]}, "out is"),

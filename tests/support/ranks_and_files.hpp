@@ -13,7 +13,7 @@
 
 #include "ring_attention/core/tensor.hpp"
 #include "ring_attention/core/token_range.hpp"
-#include "ring_attention/mpi/agreement.hpp"
+#include "support/agreed_error.hpp"
 #include "support/temporary_directory.hpp"
 
 namespace ring_attention::test {
@@ -45,31 +45,6 @@ class RanksAndFiles : public testing::Test {
   [[nodiscard]] std::string contents(const std::string& file) const {
     std::ifstream in(at(file), std::ios::binary);
     return {std::istreambuf_iterator<char>(in), {}};
-  }
-
-  /// The message of the AgreedError that `body` throws, here as on every rank.
-  template <class Body>
-  std::string agreed_error(Body&& body) {
-    std::string message;
-    try {
-      body();
-      ADD_FAILURE() << "no AgreedError";
-    } catch (const AgreedError& error) {
-      message = error.what();
-    } catch (const std::exception& error) {
-      ADD_FAILURE() << "not an AgreedError: " << error.what();
-    }
-    EXPECT_EQ(message.find('\n'), std::string::npos) << message;
-    std::string first = message;
-    first.resize(1000);
-    MPI_Bcast(first.data(), 1000, MPI_CHAR, 0, comm_.handle());
-    EXPECT_EQ(message, first.c_str()) << "rank 0 says something else";
-    return message;
-  }
-  template <class Body>
-  void expect_agreed(Body&& body, const std::string& part) {
-    const std::string message = agreed_error(body);
-    EXPECT_NE(message.find(part), std::string::npos) << "'" << part << "' is not in: " << message;
   }
 
   const Communicator comm_;

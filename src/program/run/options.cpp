@@ -1,8 +1,5 @@
 #include "program/run/options.hpp"
 
-#include <algorithm>
-#include <cmath>
-
 #include "program/placement_choice.hpp"
 #include "ring_attention/attention/dropout.hpp"
 #include "ring_attention/core/error.hpp"
@@ -125,7 +122,6 @@ void validate(const RunOptions& options) {
     throw InputError(
         "nothing to compute: give --q, --k and --v, or --random B,H,S,D: see ring-attention run --help");
   if (options.is_random()) {
-    if (std::ranges::min(options.random) < 1) throw InputError("--random: B, H, S and D are at least 1");
     for (const Index columns : {options.random[3], options.value_dim})
       require_countable(options.random_shape().with_dim(columns), "--random asks for");
   }
@@ -134,11 +130,6 @@ void validate(const RunOptions& options) {
                      std::to_string(options.random[1]));
   if (all_files && options.out.empty() && !options.check)
     throw InputError("the result would go nowhere: give --out DIR, or --check");
-  for (const Index side : options.window)
-    if (!within(side, -1, largest_position))
-      throw InputError("--window LEFT,RIGHT: each side is a number of keys, or -1 for all");
-  if (options.q_offset && !within(*options.q_offset, -largest_position, largest_position))
-    throw InputError("--q-offset is from -2^53 to 2^53");
   validate(options.mask, options.causal, !options.window.empty());
   const bool uses_positions = options.causal || !options.window.empty() || !options.documents.empty() ||
                               options.mask.chunk || options.alibi;
@@ -152,7 +143,6 @@ void validate(const RunOptions& options) {
         "--tile goes with --same-bits or --engine readable: the fast engine chooses its own tiles");
   if (options.same_bits && options.engine == "readable")
     throw InputError("--same-bits goes with --engine fast: the readable engines have no exact sums");
-  if (options.scale && !std::isfinite(*options.scale)) throw InputError("--scale must be a finite number");
   if (options.softcap && !(*options.softcap > 0))
     throw InputError("--softcap must be a positive number; without the flag scores are not capped");
 }
