@@ -1,5 +1,5 @@
-// A bias and sinks on a ring of the readable engines. (That all terms agree on all engines: ../conformance. Wrong engines:
-// ../lessons/terms_test.cpp.)
+// A bias and sinks on a ring of the readable engines. (That all terms agree on all engines: ../conformance. Wrong terms:
+// ../mutants.tsv.)
 
 #include <gtest/gtest.h>
 
