@@ -7,6 +7,7 @@ import subprocess
 import tempfile
 import time
 import unittest
+import unittest.mock
 from pathlib import Path
 
 import harness
@@ -18,6 +19,7 @@ harness.require("numpy", "ring_attention")
 import diagnose_rings as rings
 import numpy as np
 import ring_attention as ra
+from ring_attention import _exchange, _own_job
 
 try:
     import torch
@@ -30,6 +32,18 @@ CASES = "full,causal,gqa"
 
 def mistakes(answer, phase="forward"):
     return [one["mistakes"] for one in answer.json[phase]["explanations"]]
+
+
+class Threads:
+    """Threads in place of the ranks of a communicator of mpi4py."""
+
+    library = "numpy"
+
+    def __init__(self, comm):
+        self.rank, self.size, self.of_all = comm.rank, comm.size, comm.allgather
+
+    def free(self):
+        pass
 
 
 class NumPy(unittest.TestCase):
@@ -86,6 +100,21 @@ class NumPy(unittest.TestCase):
         self.assertTrue(ra.diagnose(rings.numpy_ring, **words))
         found = ra.diagnose(functools.partial(rings.numpy_ring, wrong=["mask-local"]), **words)
         self.assertEqual(mistakes(found), [["mask-local"]])
+
+    def test_a_placement_of_ones_own_in_a_job_of_ones_own(self):
+        """Each rank of a job makes the function: it is the same if its name is."""
+        def diagnosed(comm, name):
+            def dealt(case):
+                return [list(range(rank, case["tokens"], case["ranks"])) for rank in range(case["ranks"])]
+
+            dealt.__qualname__ = name
+            return ra.diagnose(rings.numpy_ring, placement=dealt, group=comm, only=CASES)
+
+        with unittest.mock.patch.object(_own_job, "group_of", Threads):
+            for found in _exchange.run_ranks(2, lambda _, comm: diagnosed(comm, "dealt")):
+                self.assertTrue(found.right, found.report)
+            with self.assertRaisesRegex(ValueError, "the ranks gave different arguments to diagnose"):
+                _exchange.run_ranks(2, lambda rank, comm: diagnosed(comm, f"dealt by {rank}"))
 
     def test_two_sequences_a_wide_v_and_more_keys_than_queries(self):
         def dense(q, k, v, case):
