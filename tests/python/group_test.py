@@ -64,9 +64,10 @@ class Threads(unittest.TestCase):
 
     def test_sums_are_in_the_order_of_the_ranks(self):
         terms = np.random.default_rng(0).standard_normal((4, 3, 5))
-        due = ((terms[0] + terms[1]) + terms[2]) + terms[3]
+        due, before = ((terms[0] + terms[1]) + terms[2]) + terms[3], terms.tobytes()
         for got in ra.threads(4).run(lambda group: ra.all_reduce(terms[group.rank], group=group)):
             self.assertEqual(got.tobytes(), due.tobytes())
+        self.assertEqual(terms.tobytes(), before, "the caller's arrays")
         with self.assertRaisesRegex(ra.AgreedError, r"rank 0 has all_reduce of float64 \[1\], rank 1 has .* \[2\]"):
             ra.threads(2).run(lambda group: ra.all_reduce(np.zeros(1 + group.rank), group=group))
 
