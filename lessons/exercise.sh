@@ -62,10 +62,9 @@ name_mistake() {
   esac
   arrays=$build/exercises/$lesson.arrays
   rm -rf "$arrays"
-  mkdir -p "$arrays"
   # shellcheck disable=SC2086 # several words
-  RING_ATTENTION_HAND_OVER=$arrays MPIEXEC_TIMEOUT=$limit "$build/mpirun" -n "$ranks" \
-    "$build/exercises/$lesson" $arguments $small > /dev/null 2>&1 < /dev/null || true
+  MPIEXEC_TIMEOUT=$limit "$build/mpirun" -n "$ranks" \
+    "$build/exercises/$lesson" $arguments $small --save "$arrays" > /dev/null 2>&1 < /dev/null || true
   for python in python3 /usr/bin/python3; do
     "$python" -c 'import numpy' 2> /dev/null || continue
     said=$("$python" "$root/lessons/name_mistake.py" "$arrays" 2> /dev/null || true)

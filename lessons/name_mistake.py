@@ -1,59 +1,24 @@
-"""Names the mistake in the arrays of an exercise, which its program handed over (common/hand_over.hpp).
+"""Names the mistake in the arrays of an exercise, which its program wrote with --save.
 
 name_mistake.py FOLDER     one line, if `ring_attention_diagnose` knows the mistake; exercise.sh calls it
 """
 
-import dataclasses
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src/python"))
 
-import numpy as np
 from ring_attention_diagnose.diagnosis import diagnose
 from ring_attention_diagnose.examination import Options
-from ring_attention_diagnose.placement import Job
-from ring_attention_diagnose.problem import ARRAYS, Problem, every_case
+from ring_attention_diagnose.files import read_results
+from ring_attention_diagnose.layout import submission_of
 from ring_attention_diagnose.report import sentence
 
 
-def arrays_of(lines):
-    """{name: [heads, tokens, dim]}"""
-    for line in lines:
-        name, *shape = line.split()[:4]
-        numbers = np.array([float.fromhex(word) for word in line.split()[4:]])
-        yield name, numbers.reshape([int(extent) for extent in shape])
-
-
-def answer_of(words, of_ranks):
-    """(problem, results) of one case, from the arrays of its ranks, or from the whole arrays of one program."""
-    job = Job(int(words[1]), words[2], int(words[3]))
-    tokens = sum(arrays["q"].shape[1] for arrays in of_ranks)
-    ranks = range(job.ranks) if len(of_ranks) > 1 else ()
-    place = np.argsort(sum((job.tokens_of(rank, tokens) for rank in ranks), []) or range(tokens))
-    whole = {name: np.concatenate([arrays[name] for arrays in of_ranks], axis=1)[:, place]
-             for name in of_ranks[0] if of_ranks[0][name].size and name != "sinks"}
-    case = next(case for case in every_case(job) if case.name == words[0])
-    case = dataclasses.replace(case, tokens=tokens, heads=len(whole["q"]), kv_heads=len(whole["k"]),
-                               dim=whole["q"].shape[2], documents=case.documents and (*case.documents[:-1], tokens))
-    problem = Problem(case, job, 1)
-    given = {name: array for name, array in whole.items() if name in "qkv" or name == "dout"}
-    if case.bias:
-        given["bias"] = np.broadcast_to(whole["bias"], problem.bias.shape)
-    if case.sinks:
-        given["sinks"] = of_ranks[0]["sinks"].ravel()
-    return problem.given(given), {name: whole[name] for name in ARRAYS if name in whole}
-
-
 def answers_in(folder):
-    """{ranks of Ulysses: [(problem, results)]}"""
-    cases, found = {}, {}
-    for file in sorted(folder.iterdir()):
-        first, *lines = file.read_text(encoding="utf-8").splitlines()
-        cases.setdefault(first, []).append(dict(arrays_of(lines)))
-    for first, of_ranks in cases.items():
-        found.setdefault(first.split()[3], []).append(answer_of(first.split(), of_ranks))
-    return found
+    """[[(problem, results)]]: of the folder, or of each folder in it, for there is one for each way to share the ranks"""
+    for file in sorted(Path(folder).rglob("cases.json")):
+        yield submission_of(*read_results(str(file.parent))).answers
 
 
 def line_of(answers):
@@ -71,4 +36,4 @@ def line_of(answers):
 
 
 if __name__ == "__main__":
-    print(*[line for line in map(line_of, answers_in(Path(sys.argv[1])).values()) if line][:1])
+    print(*[line for line in map(line_of, answers_in(sys.argv[1])) if line][:1])

@@ -153,7 +153,7 @@ SCENES = [  # (name, lesson, title, what to see, ranks, words of the program, or
         "A mistake: a step too few",
         "N - 1 steps, as the paper's algorithm 1 is printed: a part of the square is computed by no rank.",
         4,
-        "step-too-few",
+        "steps-short",
     ),
     (
         "hop-too-few",
@@ -161,7 +161,7 @@ SCENES = [  # (name, lesson, title, what to see, ranks, words of the program, or
         "A mistake: a hop too few",
         "dK,dV make N - 1 hops, like K,V: the gradients of each rank end on the rank before it.",
         4,
-        "hop-too-few",
+        "hop-short",
     ),
 ]
 

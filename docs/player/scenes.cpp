@@ -1,6 +1,5 @@
 // Scenes that no flag of the program makes, in the library's ring: `player_scenes NAME FILE` on some ranks writes a trace.
-// Two mistakes of the lessons, and a hop over the slow link of lesson 06. Each is an engine or a transport that stands before
-// the right one.
+// Two mistakes, by their ids, and a hop over the slow link of lesson 06.
 #include <algorithm>
 #include <chrono>
 #include <memory>
@@ -8,6 +7,7 @@
 #include <thread>
 #include <utility>
 
+#include "mistakes/mistaken_ring.hpp"
 #include "program/bench/parts.hpp"
 #include "program/trace/traced.hpp"
 #include "ring_attention/core/random.hpp"
@@ -21,36 +21,6 @@
 using namespace ring_attention;
 
 namespace {
-
-/// Lesson 05's step-too-few: N - 1 steps, as the paper's algorithm 1 is printed.
-class StepTooFew : public Engine<float> {
- public:
-  StepTooFew(std::unique_ptr<Engine<float>> engine, int steps)
-      : engine_(std::move(engine)), left_(steps - 1) {}
-  void accumulate(const KeyValue<float>& kv, const Progress& progress) override {
-    if (left_-- > 0) engine_->accumulate(kv, progress);
-  }
-  [[nodiscard]] AttentionResult<float> finish() override { return engine_->finish(); }
-
- private:
-  std::unique_ptr<Engine<float>> engine_;
-  int left_;
-};
-
-/// Lesson 08's hop-too-few: dK,dV make N - 1 hops, like K,V.
-class HopTooFew : public TransportAdapter {
- public:
-  using TransportAdapter::TransportAdapter;
-  void start(const Hop& hop) override {
-    if (++hop_ < ring().gradient_hops()) TransportAdapter::start(hop);
-  }
-  void finish() override {
-    if (hop_ < ring().gradient_hops()) TransportAdapter::finish();
-  }
-
- private:
-  int hop_ = 0;
-};
 
 /// Lesson 06's simulated link: a hop takes as long as its bytes take, and no CPU cycles.
 class SlowTransport : public TransportAdapter {
@@ -77,19 +47,14 @@ class SlowTransport : public TransportAdapter {
   TransportStatistics statistics_;
 };
 
-using Attention = ContextParallel<float>;
-
-/// The forward of a ring, and for hop_too_few its backward.
-void play(Attention& attention, const Tensor<float>& q, int ranks, const std::string& scene) {
+/// The forward of a ring, and with `backward` also its backward.
+void play(ContextParallel<float>& attention, const Tensor<float>& q, bool backward) {
   auto forward = attention.begin_forward(q, attention.kv(q, q));
-  if (scene == "step-too-few")
-    forward.engine = std::make_unique<StepTooFew>(std::move(forward.engine), ranks);
   attention.travel(forward);
-  if (scene != "hop-too-few") return;
+  if (!backward) return;
   const AttentionResult<float> result = forward.engine->finish();
-  auto backward = attention.begin_backward({q, result.out, result.lse, q}, attention.kv(q, q));
-  backward.sums_transport = std::make_unique<HopTooFew>(std::move(backward.sums_transport));
-  attention.travel(backward);
+  auto back = attention.begin_backward({q, result.out, result.lse, q}, attention.kv(q, q));
+  attention.travel(back);
 }
 
 int record(const Communicator& comm, const std::string& scene, Trace& trace) {
@@ -98,17 +63,20 @@ int record(const Communicator& comm, const std::string& scene, Trace& trace) {
   const Shape all{1, is_slow ? 1 : 2, scene == "hides" ? 8192 : scene == "sticks-out" ? 1024 : 2048, 64};
   const Placement tokens(PlacementKind::contiguous, all.seq, comm.size());
   const SharedAttention shared{grid, false, tokens, all, all, {0.125}};
-  const CpuDevice<float> cpu;
+  const RingMistake& mistake = ring_mistake(is_slow ? "" : scene);
+  const bool backward = mistake.gradient_hops != nullptr;
   MpiLinks mpi(comm, grid.ulysses, grid.ring,
-               scene == "step-too-few" ? TransportKind::odd_even : TransportKind::overlapped);
+               is_slow || backward ? TransportKind::overlapped : TransportKind::odd_even);
   AdaptedLinks<SlowTransport> slow(mpi);
   TraceObserver observer(trace);
-  ObservedContextParallel<float> attention(cpu, is_slow ? static_cast<Links&>(slow) : mpi, shared,
-                                           {&observer});
+  const CpuDevice<float> cpu;
+  const MistakenDevice device(cpu, mistake, grid.ring.ring(comm.rank()), tokens, {&observer});
+  MistakenLinks links(is_slow ? static_cast<Links&>(slow) : mpi, mistake, grid, {&observer});
+  ContextParallel<float> attention(device, links, shared);
   Tensor<float> q(all.with_seq(tokens.tokens(comm.rank())));
   fill_random(q.view(), {.stream = static_cast<std::uint64_t>(comm.rank())});
   barrier(comm);
-  play(attention, q, comm.size(), scene);
+  play(attention, q, backward);
   return 0;
 }
 
@@ -116,12 +84,10 @@ int record(const Communicator& comm, const std::string& scene, Trace& trace) {
 
 int main(int argc, char** argv) {
   return mpi_main(argc, argv, [&](const Communicator& comm) {
-    const std::string scene = argc == 3 ? argv[1] : "";
     agree(comm, [&] {
-      if (scene != "step-too-few" && scene != "hop-too-few" && scene != "hides" && scene != "sticks-out")
-        throw InputError("player_scenes step-too-few|hop-too-few|hides|sticks-out FILE");
+      if (argc != 3) throw InputError("player_scenes hides|sticks-out|MISTAKE FILE: the mistake by its id");
     });
     Activity activity;
-    return with_trace(comm, argv[2], activity, [&](Trace* trace) { return record(comm, scene, *trace); });
+    return with_trace(comm, argv[2], activity, [&](Trace* trace) { return record(comm, argv[1], *trace); });
   });
 }

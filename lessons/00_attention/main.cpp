@@ -3,6 +3,7 @@
 #include LESSON_IDEA
 
 #include "common/lesson.hpp"
+#include "common/saved_cases.hpp"
 #include "costs.hpp"
 
 using namespace ring_attention;
@@ -46,6 +47,7 @@ void show_example(Lesson& lesson, const Choices& choices) {
 // The library's dense reference, which is what later lessons are compared with.
 void check_reference(Lesson& lesson, const Choices& choices) {
   constexpr Index seq = 200, dim = 16;
+  SavedCases saved(lesson.save_folder(), {});
   for (const bool causal : {false, true}) {
     const RandomProblem problem{{1, 1, seq, dim},
                                 {1, 1, seq, dim},
@@ -61,6 +63,7 @@ void check_reference(Lesson& lesson, const Choices& choices) {
       std::ranges::copy(out[static_cast<std::size_t>(i)], got.view().row(0, 0, i).begin());
     lesson.check(std::string(causal ? "causal" : "no mask") + ": agrees with the library's dense reference",
                  compare(got, want.out, problem.tolerance<double>(want)));
+    saved.add<double>(causal ? "causal" : "full", problem, whole(seq), {{"out", got}});
   }
 }
 
@@ -71,6 +74,7 @@ int attention_lesson(int argc, char** argv) {
       "The formula needs S x S scores, which do not fit in memory for a million tokens.");
   lesson.offer_mutants({{"no-scale", "scores are not divided by the square root of D"},
                         {"future", "a causal query also sees the next token"}});
+  lesson.offer_save();
   if (!lesson.parse(argc, argv)) return 0;
   const Choices choices{.scale = !lesson.mutant("no-scale"), .future = lesson.mutant("future") ? 1U : 0U};
 

@@ -1,6 +1,7 @@
 // Lesson 03: blockwise attention. blockwise_attention.hpp is the idea; this program shows what it is good for.
 #include LESSON_IDEA
 
+#include "common/saved_cases.hpp"
 #include "costs.hpp"
 #include "named.hpp"
 #include "ring_attention/attention/blockwise.hpp"
@@ -17,6 +18,8 @@ void check_blocks(Lesson& lesson, const costs::Head& h, const RandomProblem& pro
   const AttentionResult<float> usual = blockwise_attention(h.q, h.k, h.v, problem.scoring, block, choices);
   Comparison worst_out = compare(usual.out, want.out, tolerance),
              worst_lse = compare(usual.lse, want.lse, tolerance);
+  SavedCases(lesson.save_folder(), {PlacementKind::contiguous, static_cast<int>(problem.q.seq / block)})
+      .add<float>("causal", problem, whole(problem.q.seq), {{"out", usual.out}, {"lse", usual.lse}});
   const auto keep_worst = [](Comparison& worst, const Comparison& next) {
     const bool no_worse = next.ok && next.max_error <= worst.max_error;
     if (worst.ok && !no_worse) worst = next;
@@ -61,6 +64,7 @@ int blockwise_attention_lesson(int argc, char** argv) {
   lesson.offer_mutants({{"unguarded", "e^{s - m} with the tile's own m, also when that is -inf"},
                         {"o-stays", "l is moved when the maximum grows, o is not"},
                         {"skip-diagonal", "partly masked tiles are skipped as well"}});
+  lesson.offer_save();
   if (!lesson.parse(argc, argv)) return 0;
   Choices choices;
   if (lesson.mutant("unguarded")) choices.factor = [](float from, float to) { return std::exp(from - to); };

@@ -4,6 +4,8 @@
 
 #include "common/noting_engine.hpp"
 #include "common/problem.hpp"
+#include "common/ring_mutants.hpp"
+#include "mistakes/mistaken_ring.hpp"
 #include "ring_attention/cpu/engine.hpp"
 #include "ring_attention/ring/transports/odd_even.hpp"
 
@@ -70,7 +72,9 @@ int blocking_ring_lesson(int argc, char** argv, const Communicator& comm) {
       &comm);
   ProblemFlags flags{.seq = 509, .heads = 4, .kv_heads = 2, .dim = 32};
   flags.offer(lesson);
-  lesson.offer_mutants({{"step-too-few", "N - 1 steps, as the paper's algorithm 1 is printed"}});
+  const std::vector mutants{algorithm_1_as_printed};
+  lesson.offer_mistakes(mutants);
+  lesson.offer_save();
   if (!lesson.parse(argc, argv)) return 0;
   const RandomProblem problem = flags.problem(lesson);
   const Placement placement(PlacementKind::contiguous, problem.kv.seq, comm.size());
@@ -84,14 +88,15 @@ int blocking_ring_lesson(int argc, char** argv, const Communicator& comm) {
   lesson.heading("The ring, spelled out");
   CpuEngine<float> engine(problem.scoring);
   NotedSteps notes;
-  NotingEngine noting(engine, notes);
+  MistakenEngine<float> given(
+      std::make_unique<NotingEngine>(engine, notes),
+      {ring_mistake(lesson.mistake_of(mutants)), {comm.rank(), comm.size()}, placement}, problem.q.heads);
   engine.begin(q, ranges);
   RingBuffers kv(problem, placement, comm.rank());
   barrier(comm);
   mpi_counter::reset();
   const double begin = MPI_Wtime();
-  const int steps = lesson.mutant("step-too-few") ? comm.size() - 1 : comm.size();
-  lesson::ring(noting, kv.current, kv.incoming, problem.kv, placement, comm, steps);
+  lesson::ring(given, kv.current, kv.incoming, problem.kv, placement, comm);
   const double own_seconds = MPI_Wtime() - begin;
   const mpi_counter::Traffic cost = mpi_counter::traffic();
   const AttentionResult<float> got = engine.finish();
@@ -102,8 +107,8 @@ int blocking_ring_lesson(int argc, char** argv, const Communicator& comm) {
   lesson.check("bit for bit the library's ring",
                same_bits(got, run_library_ring<OddEvenTransport>(problem, comm, placement, library).rows));
   check_reference(lesson, problem, want, got);
-  hand_over<float>({"full", placement.kind(), comm.size(), comm.rank()}, problem, ranges,
-                   {{"out", got.out}, {"lse", got.lse}});
+  SavedCases(lesson.save_folder(), {placement.kind(), comm.size(), comm.rank()})
+      .add<float>("full", problem, ranges, {{"out", got.out}, {"lse", got.lse}});
 
   show_cost(lesson, comm, problem, placement, cost, max_over_ranks(comm, own_seconds));
   return lesson.finish(format("%d ranks, %d tokens: exact attention, K,V passed on in N - 1 = %d hops",

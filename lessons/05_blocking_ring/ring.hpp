@@ -18,18 +18,18 @@ namespace ring_attention::lesson {
 /// \param current   a parcel: K, then V of one rank, in one message; at first those of this rank
 /// \param incoming  where the next parcel arrives; both buffers are as large as the largest parcel
 /// \param kv        the shape of K, and of V, of the whole sequence
-/// \param steps     N, the number of ranks
 inline void ring(Engine<float>& engine, Tensor<float>& current, Tensor<float>& incoming, const Shape& kv,
-                 const Placement& placement, const Communicator& comm, int steps) {
+                 const Placement& placement, const Communicator& comm) {
   const Ring ring{comm.rank(), comm.size()};
   const auto shape = [&](int owner) { return kv.with_seq(placement.tokens(owner)); };
   const auto length = [&](int owner) { return static_cast<int>(2 * shape(owner).size()); };
-  for (int step = 0; step < steps; ++step) {
+  for (int step = 0; step < ring.steps(); ++step) {
+    const bool last = step + 1 == ring.steps();
     const int owner = ring.owner(step), next_owner = ring.owner(step + 1);
 
     const View<const float> k(current.data(), shape(owner)), v(current.data() + k.size(), shape(owner));
     engine.accumulate({k, v, placement.ranges(owner)});
-    if (step + 1 == steps) break;  // the last parcel has been used: it does not travel on
+    if (last) break;  // the last parcel has been used: it does not travel on
 
     // If all ranks sent first, each could wait for a receive that no rank has posted.
     if (ring.rank % 2 == 0) {

@@ -2,16 +2,14 @@
 // program times both, compares their results, and shows when a hop hides behind the compute.
 #include LESSON_IDEA
 
-#define lesson early_swap  // the mutant: the same function, in another namespace
-#include "mutants/early_swap.hpp"
-#undef lesson
-
 #define lesson lesson_05  // lesson 05's ring, in a namespace of its own
 #include "05_blocking_ring/ring.hpp"
 #undef lesson
 
 #include "common/noting_engine.hpp"
+#include "common/ring_mutants.hpp"
 #include "measurements.hpp"
+#include "mistakes/mistaken_ring.hpp"
 #include "simulated_link.hpp"
 
 using namespace ring_attention;
@@ -24,26 +22,28 @@ int overlapped_ring_lesson(int argc, char** argv, const Communicator& comm) {
       &comm);
   ProblemFlags flags{.seq = 2048, .heads = 4, .kv_heads = 4, .dim = 64};
   flags.offer(lesson);
-  lesson.offer_mutants({{"early-advance", "compute with the parcel that is still arriving"},
-                        {"step-too-few", "N - 1 steps, as the paper's algorithm 1 is printed"}});
+  const std::vector mutants{early_advance, algorithm_1_as_printed};
+  lesson.offer_mistakes(mutants);
+  lesson.offer_save();
   if (!lesson.parse(argc, argv)) return 0;
   const RandomProblem problem = flags.problem(lesson);
   const Ring ring{comm.rank(), comm.size()};
   const Placement placement(PlacementKind::contiguous, problem.kv.seq, comm.size());
 
   NotedSteps notes;  // of the run that was last
-  const int steps = lesson.mutant("step-too-few") ? comm.size() - 1 : comm.size();
-  const auto spelled_out = [&](auto* ring_of_lesson, int its_steps) -> RingLoop {
-    return [&, ring_of_lesson, its_steps](Engine<float>& engine, RingBuffers& kv) {
+  const auto spelled_out = [&](auto* ring_of_lesson, const RingMistake& mistake) -> RingLoop {
+    return [&, ring_of_lesson](Engine<float>& engine, RingBuffers& kv) {
       notes = {};
-      NotingEngine noting(engine, notes);
+      MistakenEngine<float> given(std::make_shared<NotingEngine>(engine, notes),
+                                  {mistake, ring, placement, [&] { return kv.incoming.data(); }},
+                                  problem.q.heads);
       mpi_counter::reset();
-      ring_of_lesson(noting, kv.current, kv.incoming, problem.kv, placement, comm, its_steps);
+      ring_of_lesson(given, kv.current, kv.incoming, problem.kv, placement, comm);
       return mpi_counter::traffic().exposed_seconds;
     };
   };
-  const RingLoop here = spelled_out(lesson.mutant("early-advance") ? early_swap::ring : lesson::ring, steps);
-  const RingLoop blocking = spelled_out(lesson_05::ring, comm.size());
+  const RingLoop here = spelled_out(lesson::ring, ring_mistake(lesson.mistake_of(mutants)));
+  const RingLoop blocking = spelled_out(lesson_05::ring, ring_mistake(""));
   const RingLoop silent = [&](Engine<float>& engine, RingBuffers& kv) {
     SilentEngine without_calls(engine);
     return here(without_calls, kv);
@@ -60,7 +60,7 @@ int overlapped_ring_lesson(int argc, char** argv, const Communicator& comm) {
   lesson.heading("The ring, spelled out");
   const AttentionResult<float> got = run_ring(problem, comm, here).result;
   const mpi_counter::Traffic cost = mpi_counter::traffic();
-  lesson.say("  " + counted(steps, "step") + ", " + counted(cost.hops, "hop") + ", " +
+  lesson.say("  " + counted(comm.size(), "step") + ", " + counted(cost.hops, "hop") + ", " +
              human_bytes(cost.bytes) + " sent by rank 0; a hop starts before the compute and ends after it");
 
   lesson.heading("The agreement");
@@ -72,8 +72,8 @@ int overlapped_ring_lesson(int argc, char** argv, const Communicator& comm) {
   lesson.check("bit for bit the blocking ring of lesson 05",
                same_bits(got, run_ring(problem, comm, blocking).result));
   check_reference(lesson, problem, problem.reference<float>(placement.ranges(comm.rank())), got);
-  hand_over<float>({"full", placement.kind(), comm.size(), comm.rank()}, problem,
-                   placement.ranges(comm.rank()), {{"out", got.out}, {"lse", got.lse}});
+  SavedCases(lesson.save_folder(), {placement.kind(), comm.size(), comm.rank()})
+      .add<float>("full", problem, placement.ranges(comm.rank()), {{"out", got.out}, {"lse", got.lse}});
 
   lesson.heading("The cost");
   lesson.check("hops are N - 1", cost.hops == comm.size() - 1, format("%d", static_cast<int>(cost.hops)));

@@ -1,8 +1,8 @@
 // Lesson 07: the backward, derived by hand. backward.hpp is the idea; this program shows that it is right.
 #include LESSON_IDEA
 
-#include "common/hand_over.hpp"
 #include "common/lesson.hpp"
+#include "common/saved_cases.hpp"
 #include "problem.hpp"
 #include "ring_attention/attention/blockwise_backward.hpp"
 
@@ -51,9 +51,9 @@ void check_library_and_reference(Lesson& lesson, const RandomProblem& problem, I
   agree("dK", got.k, want.k, want.magnitude_k);
   agree("dV", got.v, want.v, want.magnitude_v);
   const auto whole_array = [&](const Matrix<double>& x) { return View<const double>(x.data(), problem.q); };
-  hand_over<double>({"causal", PlacementKind::contiguous, static_cast<int>(problem.q.seq / block)}, problem,
-                    whole(problem.q.seq),
-                    {{"dq", whole_array(got.q)}, {"dk", whole_array(got.k)}, {"dv", whole_array(got.v)}});
+  SavedCases(lesson.save_folder(), {PlacementKind::contiguous, static_cast<int>(problem.q.seq / block)})
+      .add<double>("causal", problem, whole(problem.q.seq),
+                   {{"dq", whole_array(got.q)}, {"dk", whole_array(got.k)}, {"dv", whole_array(got.v)}});
 }
 
 /// What each plausible mistake does to each gradient: some checks cannot see it.
@@ -88,6 +88,7 @@ int backward_lesson(int argc, char** argv) {
   lesson.offer_mutants({{"missing-scale", "dK without the scale"},
                         {"no-delta", "dS = P * dP"},
                         {"tile-lse", "P from the lse of the tile alone"}});
+  lesson.offer_save();
   if (!lesson.parse(argc, argv)) return 0;
   const Mistakes mistakes{lesson.mutant("missing-scale"), lesson.mutant("no-delta"),
                           lesson.mutant("tile-lse")};

@@ -11,12 +11,12 @@ using namespace ring_attention;
 using namespace ring_attention::lesson_08;
 
 /// The backward of one part, right or wrong.
-Result backward(const RankShare& part, Variant variant) {
-  const int rank = part.comm.rank(), ranks = part.comm.size();
+Result backward(const RankShare& part, const RingMistake& mistake) {
+  const int rank = part.comm.rank();
   CpuBackward<float> engine(part.problem.scoring);
   NotedSteps notes;
   NotingBackward noting(engine, notes);
-  engine.begin(part.result(variant), part.ranges);
+  engine.begin(part.result(mistake), part.ranges);
   const Index before = allocation::current();
   allocation::reset_peak();
   RingBuffers own(part.problem, part.placement, rank);
@@ -26,7 +26,7 @@ Result backward(const RankShare& part, Variant variant) {
   mpi_counter::reset();
   const double begin = MPI_Wtime();
   lesson::ring(noting, kv, gradients, part.problem.kv, part.placement, part.comm,
-               gradient_hops(variant, ranks));
+               gradient_hops(mistake, part.ring()));
   const double seconds = MPI_Wtime() - begin;
   const Index held = allocation::peak() - before;
 
@@ -42,7 +42,7 @@ Result backward(const RankShare& part, Variant variant) {
 /// The same with the library's loop and transport.
 Gradients<float> library_backward(const RankShare& part) {
   CpuBackward<float> engine(part.problem.scoring);
-  engine.begin(part.result(Variant::right), part.ranges);
+  engine.begin(part.result(), part.ranges);
   KvParcel<float> kv = part.kv(), gradients = part.zero_gradients();
   OverlappedTransport kv_transport(part.comm, 0), gradient_transport(part.comm, 1);
   ring_backward(engine, kv_transport, gradient_transport, kv, gradients);
@@ -87,7 +87,8 @@ int ring_backward_lesson(int argc, char** argv, const Communicator& comm) {
       &comm);
   ProblemFlags flags{.seq = 509, .heads = 4, .kv_heads = 2, .dim = 32};
   flags.offer(lesson);
-  lesson.offer_mutants(mutants);
+  lesson.offer_mistakes(mutants);
+  lesson.offer_save();
   if (!lesson.parse(argc, argv)) return 0;
   const RandomProblem problem = flags.problem(lesson);
 
@@ -99,19 +100,20 @@ int ring_backward_lesson(int argc, char** argv, const Communicator& comm) {
 
   lesson.heading("The agreement");
   const RankShare part(comm, problem);
-  const Result got = backward(part, variant_of(lesson));
+  const Result got = backward(part, ring_mistake(lesson.mistake_of(mutants)));
   lesson.check("bit for bit the library's ring backward", same_bits(got.gradients, library_backward(part)));
   check_gradients(lesson, part, got.gradients);
-  hand_over<float>({"full", part.placement.kind(), comm.size(), comm.rank()}, problem, part.ranges,
-                   {{"out", part.forward.out},
-                    {"lse", part.forward.lse},
-                    {"dq", got.gradients.q},
-                    {"dk", got.gradients.k},
-                    {"dv", got.gradients.v}});
+  SavedCases(lesson.save_folder(), {part.placement.kind(), comm.size(), comm.rank()})
+      .add<float>("full", problem, part.ranges,
+                  {{"out", part.forward.out},
+                   {"lse", part.forward.lse},
+                   {"dq", got.gradients.q},
+                   {"dk", got.gradients.k},
+                   {"dv", got.gradients.v}});
   show_cost(lesson, part, got);
   return lesson.finish(counted(comm.size(), "rank") + ", " + counted(problem.kv.seq, "token") +
                        ": dK,dV are back at their owner after " +
-                       counted(gradient_hops(Variant::right, comm.size()), "hop") + ", exact");
+                       counted(part.ring().gradient_hops(), "hop") + ", exact");
 }
 
 int main(int argc, char** argv) {

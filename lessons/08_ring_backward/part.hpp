@@ -6,6 +6,7 @@
 
 #include "common/mpi_counter.hpp"
 #include "common/problem.hpp"
+#include "mistakes/mistaken_ring.hpp"
 #include "ring_attention/cpu/backward.hpp"
 #include "ring_attention/ring/backward.hpp"
 #include "ring_attention/ring/forward.hpp"
@@ -13,25 +14,10 @@
 
 namespace ring_attention::lesson_08 {
 
-enum class Variant { right, stay_local, shard_delta, hop_too_few };
-
-inline const std::vector<std::pair<std::string, std::string>> mutants{
-    {"stay-local", "dK,dV never travel: each rank keeps what it computes"},
-    {"shard-delta", "delta from the output over a rank's own keys"},
-    {"hop-too-few", "dK,dV make N - 1 hops, like K,V, and do not reach their owner"}};
-
-/// The variant that was asked for with --mutant.
-inline Variant variant_of(const Lesson& lesson) {
-  if (lesson.mutant("stay-local")) return Variant::stay_local;
-  if (lesson.mutant("shard-delta")) return Variant::shard_delta;
-  return lesson.mutant("hop-too-few") ? Variant::hop_too_few : Variant::right;
-}
-
-/// N hops return dK,dV to their owner. In a ring of one they do not travel.
-inline int gradient_hops(Variant variant, int ranks) {
-  if (ranks == 1 || variant == Variant::stay_local) return 0;
-  return variant == Variant::hop_too_few ? ranks - 1 : ranks;
-}
+inline const std::vector<Lesson::Wrong> mutants{
+    {"stay-local", "dK,dV never travel: each rank keeps what it computes", "dkdv-stay-local"},
+    {"shard-delta", "delta from the output over a rank's own keys", "delta-own-shard"},
+    {"hop-too-few", "dK,dV make N - 1 hops, like K,V, and do not reach their owner", "hop-short"}};
 
 /// What this rank sent and waited for: [0] K,V, [1] dK,dV.
 using Cost = std::array<mpi_counter::Traffic, 2>;
@@ -47,7 +33,7 @@ struct RankShare {
     CpuEngine<float> engine(problem.scoring);
     engine.begin(q, ranges);
     engine.accumulate(kv().current());
-    own_out = engine.finish().out;
+    own = engine.finish();
 
     engine.begin(q, ranges);
     KvParcel<float> parcel = kv();
@@ -59,18 +45,22 @@ struct RankShare {
 
   [[nodiscard]] KvParcel<float> kv() const { return problem.parcel<float>(placement, comm.rank()); }
   [[nodiscard]] KvParcel<float> zero_gradients() const { return {problem.kv, placement, comm.rank()}; }
-  [[nodiscard]] BackwardInputs<float> result(Variant variant) const {
-    return {q, variant == Variant::shard_delta ? own_out : forward.out, forward.lse, grad_out};
+  /// What the backward takes from the forward, right or wrong.
+  [[nodiscard]] BackwardInputs<float> result(const RingMistake& mistake = ring_mistake("")) const {
+    BackwardInputs<float> given{q, forward.out, forward.lse, grad_out};
+    if (mistake.forward != nullptr) mistake.forward(given, own);
+    return given;
   }
+  [[nodiscard]] Ring ring() const { return {comm.rank(), comm.size()}; }
 
   const Communicator& comm;
   RandomProblem problem;
   Placement placement;
   TokenRanges ranges;  // where this rank's tokens stand
   Tensor<float> q, grad_out;
-  AttentionResult<float> forward;  // over all keys
-  Tensor<float> own_out;           // over this rank's own keys
-  Reference want_forward;          // of this rank's tokens, and so is:
+  AttentionResult<float> forward;      // over all keys
+  mutable AttentionResult<float> own;  // over this rank's own keys; a mistake may overwrite it
+  Reference want_forward;              // of this rank's tokens, and so is:
   ReferenceGradients want;
 
  private:

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <functional>
-#include <map>
 
 #include "part.hpp"
 
@@ -14,12 +13,15 @@ struct Result {
   Index parcel_bytes = 0;  // the most that the parcels held
   double seconds = 0;      // the loop
 };
-using Backward = std::function<Result(const RankShare&, Variant)>;
+using Backward = std::function<Result(const RankShare&, const RingMistake&)>;
 
-inline const std::vector<std::pair<Variant, const char*>> variants{{Variant::right, "right"},
-                                                                   {Variant::stay_local, "dK,dV stay"},
-                                                                   {Variant::shard_delta, "shard's delta"},
-                                                                   {Variant::hop_too_few, "a hop short"}};
+inline const std::vector<const char*> names{"right", "dK,dV stay", "shard's delta", "a hop short"};
+/// The right ring, and that of each mutant.
+inline std::vector<const RingMistake*> rings() {
+  std::vector<const RingMistake*> all{&ring_mistake("")};
+  for (const Lesson::Wrong& wrong : mutants) all.push_back(&ring_mistake(wrong.mistake));
+  return all;
+}
 
 // Sums over all elements of all ranks.
 struct Sums {
@@ -63,7 +65,7 @@ inline bool each_agrees(const RankShare& part, const Gradients<float>& got) {
 
 struct WeakerTest {
   std::string name;
-  std::function<bool(Variant)> passes;  // on this rank
+  std::function<bool(std::size_t ring)> passes;  // on this rank
 };
 
 // Which ring passes which test. All shards have one length: dK,dV that stay need that.
@@ -75,20 +77,20 @@ class WeakerTests {
         causal_(comm, problem(tokens_of_a_rank * comm.size(), seed, Mask::causal())),
         packed_(comm, problem(tokens_of_a_rank * comm.size(), seed, one_document_a_rank(comm.size()))),
         alone_(self_, problem(tokens_of_a_rank, seed, Mask::causal())) {
-    for (const auto& [variant, name] : variants) outcomes_[variant] = backward_(causal_, variant);
+    for (const RingMistake* ring : rings_) outcomes_.push_back(backward_(causal_, *ring));
   }
 
   // How wrong each ring is.
   void show_errors(Lesson& lesson) const {
     Table table({"ring", "dQ off by", "dK off by", "dV off by"});
     std::vector<std::vector<double>> rows;
-    for (const auto& [variant, name] : variants) {
-      const Gradients<float>& got = of(variant);
+    for (std::size_t ring = 0; ring < rings_.size(); ++ring) {
+      const Gradients<float>& got = of(ring);
       rows.push_back({sums(comm_, got.q, causal_.want.q).relative_error(),
                       sums(comm_, got.k, causal_.want.k).relative_error(),
                       sums(comm_, got.v, causal_.want.v).relative_error()});
-      table.row(
-          {name, human_error(rows.back()[0]), human_error(rows.back()[1]), human_error(rows.back()[2])});
+      table.row({names[ring], human_error(rows.back()[0]), human_error(rows.back()[1]),
+                 human_error(rows.back()[2])});
     }
     lesson.print(table);
     lesson.record("ring_errors", rows);
@@ -96,13 +98,15 @@ class WeakerTests {
 
   // Which test passes for which ring.
   void show_tests(Lesson& lesson) const {
-    Table table({"test", "right", "dK,dV stay", "shard's delta", "a hop short"});
+    std::vector<std::string> heading{"test"};
+    heading.insert(heading.end(), names.begin(), names.end());
+    Table table(heading);
     std::vector<std::vector<Index>> rows;
     for (const WeakerTest& test : tests()) {
       std::vector<std::string> cells{test.name};
       rows.emplace_back();
-      for (const auto& [variant, name] : variants) {
-        rows.back().push_back(all_of_ranks(comm_, test.passes(variant)) ? 1 : 0);
+      for (std::size_t ring = 0; ring < rings_.size(); ++ring) {
+        rows.back().push_back(all_of_ranks(comm_, test.passes(ring)) ? 1 : 0);
         cells.emplace_back(rows.back().back() == 1 ? "passes" : "caught");
       }
       table.row(cells);
@@ -129,36 +133,41 @@ class WeakerTests {
     for (Index rank = 0; rank <= ranks; ++rank) limits.push_back(tokens_of_a_rank * rank);
     return {.documents = std::make_shared<const Documents>(std::move(limits))};
   }
-  [[nodiscard]] const Gradients<float>& of(Variant variant) const { return outcomes_.at(variant).gradients; }
+  [[nodiscard]] const Gradients<float>& of(std::size_t ring) const { return outcomes_[ring].gradients; }
 
   [[nodiscard]] std::vector<WeakerTest> tests() const {
     return {
         {"out of the forward",
-         [this](Variant) {
+         [this](std::size_t) {
            const Reference& want = causal_.want_forward;
            return compare(causal_.forward.out, want.out, causal_.problem.tolerance<float>(want)).ok;
          }},
-        {"dQ", [this](Variant v) { return compare_all(causal_, of(v))[0].ok; }},
-        {"dV", [this](Variant v) { return compare_all(causal_, of(v))[2].ok; }},
+        {"dQ", [this](std::size_t ring) { return compare_all(causal_, of(ring))[0].ok; }},
+        {"dV", [this](std::size_t ring) { return compare_all(causal_, of(ring))[2].ok; }},
         {"sums of dK and dV over all keys",
-         [this](Variant v) {
-           const bool k = same_column_sums(comm_, of(v).k, causal_.want.k);
-           return same_column_sums(comm_, of(v).v, causal_.want.v) && k;
+         [this](std::size_t ring) {
+           const bool k = same_column_sums(comm_, of(ring).k, causal_.want.k);
+           return same_column_sums(comm_, of(ring).v, causal_.want.v) && k;
          }},
         {"norms of dK and dV",
-         [this](Variant v) {
-           const bool k = sums(comm_, of(v).k, causal_.want.k).same_norm();
-           return sums(comm_, of(v).v, causal_.want.v).same_norm() && k;
+         [this](std::size_t ring) {
+           const bool k = sums(comm_, of(ring).k, causal_.want.k).same_norm();
+           return sums(comm_, of(ring).v, causal_.want.v).same_norm() && k;
          }},
-        {"the loss falls along the gradients", [this](Variant v) { return loss_falls(of(v)); }},
+        {"the loss falls along the gradients", [this](std::size_t ring) { return loss_falls(of(ring)); }},
         {"dQ of rank 0, causal",
-         [this](Variant v) { return comm_.rank() != 0 || compare_all(causal_, of(v))[0].ok; }},
+         [this](std::size_t ring) { return comm_.rank() != 0 || compare_all(causal_, of(ring))[0].ok; }},
         {"dQ, dK, dV on one rank",
-         [this](Variant v) { return each_agrees(alone_, backward_(alone_, v).gradients); }},
+         [this](std::size_t ring) {
+           return each_agrees(alone_, backward_(alone_, *rings_[ring]).gradients);
+         }},
         {"dQ, dK, dV, one document a rank",
-         [this](Variant v) { return each_agrees(packed_, backward_(packed_, v).gradients); }},
-        {"hops and bytes", [this](Variant v) { return cost_is_right(causal_, outcomes_.at(v).cost); }},
-        {"dQ, dK, dV, each on each rank", [this](Variant v) { return each_agrees(causal_, of(v)); }},
+         [this](std::size_t ring) {
+           return each_agrees(packed_, backward_(packed_, *rings_[ring]).gradients);
+         }},
+        {"hops and bytes", [this](std::size_t ring) { return cost_is_right(causal_, outcomes_[ring].cost); }},
+        {"dQ, dK, dV, each on each rank",
+         [this](std::size_t ring) { return each_agrees(causal_, of(ring)); }},
     };
   }
 
@@ -173,7 +182,8 @@ class WeakerTests {
   Communicator self_{MPI_COMM_SELF};
   Backward backward_;
   RankShare causal_, packed_, alone_;
-  std::map<Variant, Result> outcomes_;
+  std::vector<const RingMistake*> rings_ = rings();
+  std::vector<Result> outcomes_;
 };
 
 }  // namespace ring_attention::lesson_08

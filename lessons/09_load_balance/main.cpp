@@ -104,6 +104,7 @@ int load_balance_lesson(int argc, char** argv, const Communicator& comm) {
   flags.offer(lesson, {}, "Tokens S of the measured run; any number, also fewer than ranks");
   lesson.offer_mutants({{"wrong-partner", "zigzag pairs chunk r with chunk N + r"},
                         {"local-mask", "the mask compares local indices, not global positions"}});
+  lesson.offer_save();
   if (!lesson.parse(argc, argv)) return 0;
   const TokensOf tokens_of = lesson.mutant("wrong-partner") ? zigzag_with_wrong_partner : lesson::tokens_of;
   const RandomProblem problem = flags.problem(lesson, Mask::causal());
@@ -136,7 +137,7 @@ int load_balance_lesson(int argc, char** argv, const Communicator& comm) {
 
   lesson.heading(format("The agreement: %d tokens on %s, in natural order", static_cast<int>(seq),
                         counted(comm.size(), "rank").c_str()));
-  check_results(lesson, problem, comm, lesson.mutant("local-mask"));
+  check_results(lesson, problem, comm, ring_mistake(lesson.mutant("local-mask") ? "mask-local" : ""));
 
   lesson.heading("The cost: this run");
   if (lesson.measures(seq)) show_this_run(lesson, comm, problem, tokens_of);

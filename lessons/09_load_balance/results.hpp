@@ -6,7 +6,8 @@
 #include <numeric>
 
 #include "common/problem.hpp"
-#include "ring_attention/cpu/engine.hpp"
+#include "mistakes/mistaken_ring.hpp"
+#include "ring_attention/parallel/cpu_device.hpp"
 #include "ring_attention/ring/transports/overlapped.hpp"
 
 namespace ring_attention {
@@ -47,15 +48,17 @@ inline void print_work(Lesson& lesson, const Work& work) {
   lesson.print(table);
 }
 
-/// The mutant: the mask compares local indices instead of global positions.
-struct LocalEngine : CpuEngine<float> {
-  using CpuEngine<float>::CpuEngine;
+/// An engine of a device, for a loop that lets it begin.
+struct EngineOf {
+  const Device<float>& device;
+  const Scoring& scoring;
+  std::unique_ptr<Engine<float>> engine = nullptr;
+
   void begin(View<const float> q, const TokenRanges& ranges) {
-    CpuEngine<float>::begin(q, whole(count(ranges)));
+    engine = device.forward(scoring, q, ranges, {}, {q.shape()});
   }
-  void accumulate(const KeyValue<float>& kv, const Progress& progress) override {
-    CpuEngine<float>::accumulate({kv.k, kv.v, whole(count(kv.ranges))}, progress);
-  }
+  operator Engine<float>&() { return *engine; }
+  [[nodiscard]] AttentionResult<float> finish() { return engine->finish(); }
 };
 
 /// The rows of all ranks, each at its position, on every rank.
@@ -75,18 +78,18 @@ inline Tensor<float> natural_order(const Tensor<float>& rows, const TokenRanges&
 
 /// Every placement against the dense reference. Each rank compares a contiguous shard, whichever ranks computed it.
 inline void check_results(Lesson& lesson, const RandomProblem& problem, const Communicator& comm,
-                          bool local_mask) {
+                          const RingMistake& mistake) {
   const Index seq = problem.q.seq;
   const TokenRanges slice = Placement(PlacementKind::contiguous, seq, comm.size()).ranges(comm.rank());
   const Reference want = problem.reference<float>(slice);
   const Tolerance tolerance = problem.tolerance<float>(want);
   const Index kv_bytes = 2 * problem.kv.size() * static_cast<Index>(sizeof(float));
+  const CpuDevice<float> cpu;
   for (const PlacementKind kind : placement_kinds) {
     const Placement placement(kind, seq, comm.size());
-    CpuEngine<float> engine(problem.scoring);
-    LocalEngine local(problem.scoring);
-    const RingRun ran = local_mask ? run_library_ring<OverlappedTransport>(problem, comm, placement, local)
-                                   : run_library_ring<OverlappedTransport>(problem, comm, placement, engine);
+    const MistakenDevice device(cpu, mistake, {comm.rank(), comm.size()}, placement);
+    EngineOf engine{device, problem.scoring};
+    const RingRun ran = run_library_ring<OverlappedTransport>(problem, comm, placement, engine);
     const TokenRanges ranges = placement.ranges(comm.rank());
     const auto gathered = [&](const Tensor<float>& rows) {
       return rows_at(natural_order(rows, ranges, seq, comm), slice);
@@ -95,6 +98,9 @@ inline void check_results(Lesson& lesson, const RandomProblem& problem, const Co
                  compare(gathered(ran.rows.out), want.out, tolerance));
     lesson.check(name(kind) + ": lse agrees with the dense reference",
                  compare(gathered(ran.rows.lse), want.lse, tolerance));
+    const std::string folder = lesson.save_folder();
+    SavedCases(folder.empty() ? "" : folder + "/" + name(kind), {kind, comm.size(), comm.rank()})
+        .add<float>("causal", problem, ranges, {{"out", ran.rows.out}, {"lse", ran.rows.lse}});
     const Index sent = sum_over_ranks(comm, ran.statistics.bytes_sent);
     const Index messages = sum_over_ranks(comm, ran.statistics.messages_sent);
     const Index senders = std::min<Index>(comm.size(), seq);  // a rank without tokens has no parcel

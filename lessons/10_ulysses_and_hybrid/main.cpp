@@ -34,13 +34,15 @@ void check_hybrid(Lesson& lesson, const Communicator& comm, const RandomProblem&
   else
     lesson.check(name + "dK and dV, too", same_bits(got.gradients, ring.gradients));
   lesson.check(name + "all five agree with the dense reference in double", part.against_reference(got));
-  hand_over<float>({"alibi", PlacementKind::zigzag, comm.size(), comm.rank(), ulysses}, problem,
-                   part.tokens(),
-                   {{"out", got.attended.out},
-                    {"lse", got.attended.lse},
-                    {"dq", got.gradients.q},
-                    {"dk", got.gradients.k},
-                    {"dv", got.gradients.v}});
+  const std::string folder = lesson.save_folder();
+  SavedCases(folder.empty() ? "" : format("%s/ulysses_%d", folder.c_str(), ulysses),
+             {PlacementKind::zigzag, comm.size(), comm.rank(), ulysses})
+      .add<float>("alibi", problem, part.tokens(),
+                  {{"out", got.attended.out},
+                   {"lse", got.attended.lse},
+                   {"dq", got.gradients.q},
+                   {"dk", got.gradients.k},
+                   {"dv", got.gradients.v}});
   lesson.check(name + "bytes are as derived",
                sent.forward_bytes == part.forward_bytes() && sent.backward_bytes == part.backward_bytes() &&
                    sent.ring.bytes_sent == part.ring_bytes(),
@@ -85,6 +87,7 @@ int ulysses_lesson(int argc, char** argv, const Communicator& comm) {
   ProblemFlags flags{.seq = 512, .heads = 8, .kv_heads = 2, .dim = 32};
   flags.offer(lesson);
   lesson.offer_mutants(mutants);
+  lesson.offer_save();
   if (!lesson.parse(argc, argv)) return 0;
   RandomProblem problem = flags.problem(lesson, Mask::causal());
   problem.scoring.alibi_slopes = alibi_slopes(problem.q.heads);

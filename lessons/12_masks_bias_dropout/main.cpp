@@ -66,17 +66,17 @@ void check_agreement(Lesson& lesson, const Communicator& comm, const Setup& usua
   }
 }
 
-// Each rule alone, without dropout, for the judge of the exercise.
-void hand_over_rules(const Communicator& comm, std::uint64_t seed) {
-  if (hand_over_folder() == nullptr) return;
+// Each rule alone, without dropout.
+void save_rules(const Lesson& lesson, const Communicator& comm, Mistake mistake) {
+  if (lesson.save_folder().empty()) return;
+  SavedCases saved(lesson.save_folder(), {PlacementKind::contiguous, comm.size(), comm.rank()});
   const auto add = [&](const char* of_case, DenseBias bias, auto change) {
-    Setup setup{{1, 4, 24, 16}, {1, 2, 24, 16}, no_rules(16), bias, seed};
+    Setup setup{{1, 4, 24, 16}, {1, 2, 24, 16}, no_rules(16), bias, lesson.seed()};
     change(setup.rules);
     const RankShare part(comm, setup);
-    const Result got = part.run({});
+    const Result got = part.run(mistake);
     const std::vector<double>& sinks = setup.rules.sinks;
-    hand_over<double>({of_case, setup.kind, comm.size(), comm.rank()}, {setup.q, setup.kv, {}, seed},
-                      part.ranges(),
+    saved.add<double>(of_case, {setup.q, setup.kv, {}, lesson.seed()}, part.ranges(),
                       {{"out", got.attended.out},
                        {"lse", got.attended.lse},
                        {"dq", got.gradients.q},
@@ -135,6 +135,7 @@ int masks_bias_dropout_lesson(int argc, char** argv, const Communicator& comm) {
   ProblemFlags flags{.seq = 61, .heads = 4, .kv_heads = 2, .dim = 16};
   flags.offer(lesson, {}, "Queries; any number, also fewer than ranks. There are 9 keys more");
   lesson.offer_mistakes(every_mistake);
+  lesson.offer_save();
   if (!lesson.parse(argc, argv)) return 0;
   const Shape q = flags.problem(lesson).q;
   const Mistake mistake = lesson.mistake_of(every_mistake);
@@ -150,11 +151,11 @@ int masks_bias_dropout_lesson(int argc, char** argv, const Communicator& comm) {
                         counted(comm.size(), "rank").c_str()));
   check_agreement(lesson, comm, everything(q.seq, q.seq + 9, q.heads, flags.kv_heads, q.dim, lesson.seed()),
                   mistake);
-  hand_over_rules(comm, lesson.seed());
+  save_rules(lesson, comm, mistake);
   const std::string showed =
       counted(comm.size(), "rank") +
       ": window, documents, ALiBi, bias, sinks and dropout at once: exact, for every placement";
-  if (mistake != Lesson::no_mistake || hand_over_folder() != nullptr)
+  if (mistake != Lesson::no_mistake || !lesson.save_folder().empty())
     return lesson.finish(showed);  // the rest shows all mistakes
   lesson.heading("Mistakes, and a test that passes for each of them");
   show_mistakes(lesson, comm);

@@ -62,6 +62,12 @@ class Lesson {
   /// Offers `--device auto|cuda`: the lesson computes on a GPU. Before parse().
   /// \param why_none  why there is none, "this machine has no NVIDIA driver"; empty when there is one
   void needs_gpu(const std::string& why_none);
+  /// Offers `--save DIR`: the lesson writes the arrays of its agreement (saved_cases.hpp). Before parse().
+  void offer_save() {
+    options_.option("--save", save_, "Write the arrays into DIR, for `ring-attention diagnose DIR`", "DIR");
+  }
+  /// Empty where nothing is to be saved.
+  [[nodiscard]] const std::string& save_folder() const { return save_; }
   /// Was this mutant asked for?
   [[nodiscard]] bool mutant(const std::string& name) const { return mutant_ == name; }
   /// Which mistake of the table? Its type's first value if none.
@@ -114,7 +120,7 @@ class Lesson {
   const Communicator* comm_;
   CommandLine options_;
   bool json_ = false;
-  std::string mutant_ = "none";
+  std::string mutant_ = "none", save_;
   std::vector<std::pair<std::string, std::string>> mysteries_;  // mystery-1 is the first
   std::string device_ = "auto", no_gpu_;
   Index seed_ = 1;

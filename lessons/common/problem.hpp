@@ -4,9 +4,9 @@
 
 #include <unistd.h>
 
-#include "common/hand_over.hpp"
 #include "common/lesson.hpp"
 #include "common/random_problem.hpp"
+#include "common/saved_cases.hpp"
 #include "ring_attention/ring/forward.hpp"
 
 namespace ring_attention {
@@ -81,7 +81,7 @@ RingRun run_library_ring(const RandomProblem& problem, const Communicator& comm,
   Link transport(comm);
   barrier(comm);
   const double begin = MPI_Wtime();
-  ring_forward(engine, transport, kv);
+  ring_forward<float>(engine, transport, kv);
   const double wall = max_over_ranks(comm, MPI_Wtime() - begin);
   return {engine.finish(), wall, transport.statistics()};
 }

@@ -132,7 +132,7 @@ inline const std::vector<RingMistake>& ring_mistakes() {
       {.id = "new-not-rescaled",
        .merge = {.factors = [](MergeFactors& f, float, float) { f = {1, 1, 1, 1}; }}},
       {.id = "factor-inverted",
-       .merge = {.factors = [](MergeFactors& f, float m, float to) { f.o = f.l = rescale(-to, -m); }}},
+       .merge = {.factors = [](MergeFactors& f, float m, float to) { f.o = f.l = std::exp(to - m); }}},
       {.id = "average-in-turn",
        .merge = {.weights = [](float, float, float lse) { return MergeWeights{0.5F, 0.5F, lse}; }}},
       {.id = "sum-normalised",

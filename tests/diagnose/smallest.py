@@ -1,4 +1,5 @@
-"""For every mutant of the lessons and of tests/support: how few ranks and tokens show it, and the weakest check.
+"""For every mutant of the lessons and of src/mistakes: how few ranks and tokens show it, and the weakest check. Those of
+the lessons are run; of those of src/mistakes, the simulator of `diagnose` says it.
 
 smallest.py           runs them all, and writes the table of docs/mistakes.md (about ten minutes)
 smallest.py --check   runs the first two mutants of each lesson that two ranks show, with as few tokens as the table
@@ -6,6 +7,8 @@ smallest.py --check   runs the first two mutants of each lesson that two ranks s
 smallest.py --check long   runs them all, and compares
 """
 
+import dataclasses
+import itertools
 import json
 import os
 import re
@@ -13,6 +16,9 @@ import subprocess
 import sys
 
 import tables
+import trials  # noqa: F401: the path of the package
+import numpy as np
+from ring_attention_diagnose.problem import ARRAYS
 from tables import BUILD, SOURCE
 
 PAGE = SOURCE / "docs/mistakes.md"
@@ -20,6 +26,7 @@ MPIRUN = os.environ.get("MPIRUN", str(BUILD / "mpirun"))
 MARKER = "smallest:begin, by tests/diagnose/smallest.py"
 SIZES = (24, 5, 61)  # tokens with which a mutant is looked for on so many ranks
 MOST_RANKS = 4
+MOST_TOKENS = 8  # of a rank, in the simulator
 # What a check needs to know, from the least on. The first that fits counts.
 STRENGTH = (
     r"hops|bytes|messages|reads|one pass|fullest|the pairs are",  # a count
@@ -103,11 +110,53 @@ def of_lessons(wanted=lambda mutant: True):
     return found
 
 
-def of_tests(ranks=MOST_RANKS):
-    done = subprocess.run(
-        [BUILD / "tests/diagnose/diagnose_smallest", str(ranks)], capture_output=True, text=True, check=True
-    )
-    return {name: tuple(rest) for name, *rest in (line.split("\t") for line in done.stdout.splitlines())}
+def shortened(case, tokens):
+    """A case with other tokens."""
+    documents = case.documents and (0, (tokens + 2) // 3, (2 * tokens + 2) // 3, tokens)
+    return dataclasses.replace(case, tokens=tokens, documents=documents, window=case.window and max(1, min(case.window, tokens // 2)))
+
+
+def shown_by(mistake, problem, number):
+    """The weakest check of a simulated ring that fails, with a number that is lower for a weaker check; or None."""
+    from ring_attention_diagnose.search import Evidence, Explanation
+    from ring_attention_diagnose.ring import simulated
+
+    def run(of):
+        rules = [Explanation(mistakes if wrong else ()).rules() for mistakes, wrong in (
+            ((mistake,), mistake.in_forward), ((mistake,), mistake.in_backward))]
+        return Evidence(of, simulated(of, "float32", *rules))
+
+    found, name = run(problem), problem.case.name
+    finite = {"out": np.isfinite, "lse": lambda x: ~np.isnan(x) & (x < np.inf)}
+    if not all(finite.get(array, np.isfinite)(x).all() for array, x in found.got.items()):
+        return number, f"all numbers are finite; {name}"
+    wrong = [array for array in ARRAYS if array in found.got and not found.is_right((array,), "float32")]
+    if "out" in wrong and not problem.case.sinks:
+        ones = run(problem.given({"v": np.ones_like(problem.v)}))
+        if not ones.is_right(("out",), "float32"):
+            return 20 + number, f"V = 1 gives out = 1; {name}"
+    return (40 + 20 * ARRAYS.index(wrong[0]) + number, f"{wrong[0]}; {name}") if wrong else None
+
+
+def of_rings():
+    """The mistakes of src/mistakes, by the simulator of `diagnose`: {mutant: (ranks, tokens, check) as text}"""
+    from ring_attention_diagnose.mistakes import MISTAKES
+    from ring_attention_diagnose.placement import PLACEMENTS, Job
+    from ring_attention_diagnose.problem import Problem, ladder
+
+    def smallest(mistake):
+        for ranks, placement in itertools.product(range(1, MOST_RANKS + 1), PLACEMENTS):
+            unit, seen = ranks * (1 + (placement == "zigzag")), {}
+            cases = [case for case in ladder(Job(ranks, placement)) if not case.padding and case.name != "uneven"]
+            for tokens in range(unit, MOST_TOKENS * ranks + 1, unit):
+                problems = [Problem(shortened(case, tokens), Job(ranks, placement), 1) for case in cases]
+                if checks := [*filter(None, (shown_by(mistake, one, i) for i, one in enumerate(problems)))]:
+                    seen[tokens] = min(checks)
+            if seen:
+                return str(ranks), str(min(seen)), min(seen.values())[1]
+        return "-", "-", "none of these"
+
+    return {mutant: smallest(MISTAKES[mutant.split()[1]]) for mutant in tables.ring_mutants()}
 
 
 def of_planted():
@@ -125,6 +174,8 @@ def rows(found):
             row = found.get(mutant)
             if row is None and mutant.startswith("lesson"):
                 row = ("-", "-", f"on a GPU: the test {ON_A_GPU.format(GPU[mutant.split()[1]])}")
+            if row is None and mutant.startswith("tests/mutants.tsv"):
+                row = ("-", "-", f"the test {tables.edits()[mutant]}")
             if row is None and mutant.startswith("tests/protocols"):
                 row = ("3", "-", "protocols.spin, an assertion: every order of events")
             if row is None:
@@ -168,7 +219,7 @@ def main():
     if sys.argv[1:] == ["--check"]:
         complaints = check_part(of_page(text))
     else:
-        new = table({**of_lessons(), **of_tests(), **of_planted()})
+        new = table({**of_lessons(), **of_rings(), **of_planted()})
         begin, end = text.split(f"<!-- {MARKER} -->")[0], text.split("<!-- smallest:end -->")[1]
         page = f"{begin}<!-- {MARKER} -->\n{new}\n<!-- smallest:end -->{end}"
         complaints = []

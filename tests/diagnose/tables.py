@@ -16,11 +16,6 @@ BUILD = Path(os.environ.get("RING_ATTENTION_BUILD", SOURCE / "build/release")).r
 PAGE = SOURCE / "docs/diagnose.md"
 SOURCES = SOURCE / "docs/sources.md"
 LIST = SOURCE / "src/python/ring_attention_diagnose/mistakes.tsv"
-# Classes of tests/support/*mutants.hpp that are no mistakes.
-RIGHT_PARTS = {"BothWays", "EngineWithOwners", "EveryStepBackward", "EveryStepForward", "LseRules", "NoChange"}
-RIGHT_PARTS |= {"RightOwners", "TextbookJoin"}
-NEEDS_MORE_KEYS = ("lesson 12 no-offset",)  # than queries: the rings of lesson_rings.cpp have as many
-RUN_BY_TESTS = ("00", "03", "05", "06", "07", "08", "09", "10", "12")  # lessons whose mutants are run and diagnosed
 
 
 def mistakes(unseen=False):
@@ -94,22 +89,28 @@ def reports_table():
 
 
 def lesson_mutants():
-    """`lesson 05 step-too-few` and so on: what the lessons' programs offer."""
+    """`lesson 09 local-mask` and so on: what the lessons' programs offer."""
+    shared = dict(re.findall(r'Wrong (\w+)\{\s*"([a-z0-9-]+)"', (SOURCE / "lessons/common/ring_mutants.hpp").read_text(encoding="utf-8")))
     for folder in sorted((SOURCE / "lessons").glob("[0-9]*")):
         for file in [*folder.rglob("main.cpp"), folder / "part.hpp", folder / "mistakes.hpp"]:
             text = file.read_text(encoding="utf-8") if file.exists() else ""
             for block in re.findall(r"(?:offer_mutants\(\{|\bmutants\{|mistakes?\{)(.*?);", text, re.DOTALL):
                 for name in re.findall(r"\{\s*(?:Mistake::\w+,\s*)?\"([a-z0-9-]+)\",\s*\"", "{" + block):
                     yield f"lesson {folder.name[:2]} {name}"
+                yield from (f"lesson {folder.name[:2]} {shared[word]}" for word in re.findall(r"\w+", block) if word in shared)
 
 
-def test_mutants():
-    """`tests/support OneStepTooFew` and so on: classes of the mutants' headers that replace a rule or a part."""
-    for file in sorted((SOURCE / "tests/support").glob("*mutants.hpp")):
-        text = file.read_text(encoding="utf-8")
-        for name in re.findall(r"^(?:struct|class|using) (\w+)", text, re.MULTILINE):
-            if name not in RIGHT_PARTS:
-                yield f"tests/support {name}"
+def ring_mutants():
+    """`src/mistakes mask-local` and so on: the rows of ring_mistakes(), which tests/diagnose/rings_test.py runs."""
+    text = (SOURCE / "src/mistakes/ring_mistakes.hpp").read_text(encoding="utf-8")
+    yield from (f"src/mistakes {name}" for name in re.findall(r'\{\.id = "([\w-]+)"', text))
+
+
+def edits():
+    """`tests/mutants.tsv ring-a-hop-too-many` and so on: edits of the library, each with the test that fails: {name: test}"""
+    with open(SOURCE / "tests/mutants.tsv", encoding="utf-8", newline="") as file:
+        rows = csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
+        return {f"tests/mutants.tsv {row['name']}": row["test"] for row in rows}
 
 
 def planted_mutants():
@@ -119,26 +120,17 @@ def planted_mutants():
 
 
 def complaints_of_mutants():
-    """Those that a line names and that are nowhere, that no line names, or that no test of diagnose runs."""
-    offered, listed = {*lesson_mutants(), *test_mutants(), *planted_mutants()}, {}
+    """Those that a line names and that are nowhere, or that no line names."""
+    offered, listed, of_library = {*lesson_mutants(), *ring_mutants(), *planted_mutants()}, {}, edits()
     for row in mistakes() + mistakes(unseen=True):
         for mutant in mutants_of(row):
             listed[mutant] = row
     models = "".join(file.read_text(encoding="utf-8") for file in (SOURCE / "tests/protocols").glob("*.pml"))
     for mutant in listed:
-        known = mutant.split()[1] in models if mutant.startswith("tests/protocols ") else mutant in offered
+        known = mutant.split()[1] in models if mutant.startswith("tests/protocols ") else mutant in offered or mutant in of_library
         if not known:
             yield f"{listed[mutant]['id']}: there is no {mutant}"
     yield from (f"mistakes.tsv does not have {mutant}" for mutant in sorted(offered - set(listed)))
-    files = [SOURCE / "tests/diagnose" / name for name in ("running_rings.hpp", "lesson_rings.cpp")]
-    tests = "".join(file.read_text(encoding="utf-8") for file in files)
-    for mutant, row in listed.items():
-        place, name = mutant.rsplit(" ", 1)
-        runs = mutant not in NEEDS_MORE_KEYS and (place == "tests/support" or place.removeprefix("lesson ") in RUN_BY_TESTS)
-        if row["phase"] == "unseen" or not runs:
-            continue
-        if f'"{mutant}"' not in tests and not (place in ("lesson 10", "lesson 12") and f'add("{name}"' in tests):
-            yield f"tests/diagnose does not run {mutant}"
 
 
 def complaints_of_sources():

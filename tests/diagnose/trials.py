@@ -18,12 +18,6 @@ from ring_attention_diagnose.ring import simulated
 from ring_attention_diagnose.rules import NO_RANK, to_common_maximum
 from ring_attention_diagnose.search import Explanation
 
-# Mistakes that public projects had, or that a first implementation makes.
-COMMON = """
-    steps-short extra-step not-sent step-before v-stays owner-wrong-way mask-local queries-local no-mask causal-strict
-    remote-unmasked gqa-modulo no-scale scale-all-heads average sum-normalised merge-base-2 swapped-sigmoid
-    o-not-rescaled l-not-rescaled lse-added lse-of-own-shard dkdv-stay-local hop-short dkdv-own-only no-delta
-    delta-own-shard lse-own-shard-backward dk-no-scale dkdv-over-ranks""".split()
 SOME = ("full", "causal", "gqa", "window", "sinks")
 CASES = {"known": (), "pairs": ("full", "causal", "gqa"), "new": ("full", "causal", "gqa", "sinks"), "unlisted": SOME}
 
@@ -49,19 +43,16 @@ def trials_of(mistakes):
         yield Trial(f"{mistake.id} (backward only)", (), one)
 
 
-def pairs_of(ids):
-    """All pairs of them."""
-    for i, second in enumerate(ids):
-        for first in ids[:i]:
-            both = MISTAKES[first], MISTAKES[second]
-            forward, backward = (tuple(m for m in both if getattr(m, p)) for p in ("in_forward", "in_backward"))
-            yield Trial(f"{first} + {second}", forward, backward)
+def pair_named(name):
+    """Two mistakes at a time: "no-mask + no-scale"."""
+    both = [MISTAKES[one] for one in name.split(" + ")]
+    return Trial(name, *(tuple(m for m in both if getattr(m, phase)) for phase in ("in_forward", "in_backward")))
 
 
-def trials_of_part(part):
+def trials_of_part(part, names):
     kind = part.split()[0]
     if kind == "pairs":
-        return list(pairs_of(COMMON))
+        return [*map(pair_named, names)]
     if kind == "new":
         return [Trial(m.id, (m,) if m.in_forward else (), (m,) if m.in_backward else ()) for m in NEW_MISTAKES]
     return list(trials_of(MISTAKES.values()))

@@ -62,7 +62,7 @@ def main():
     wrong, count = 0, 0
     for part, names in parts.items():
         problems = trials.problems_of_part(part)
-        everything = {trial.name: trial for trial in trials.trials_of_part(part)}
+        everything = {trial.name: trial for trial in trials.trials_of_part(part, names)}
         for name in names:
             found = trials.diagnosis_of(part, everything[name], problems)
             got = trials.pass_text(found.forward), trials.pass_text(found.backward), "; ".join(found.conventions)

@@ -127,7 +127,7 @@ TEST_F(NcclWaits, OfTheRingOfLesson06AreNeeded) {
     CudaEngine<float> engine(problem.scoring, {.stream = compute.handle()});
     engine.begin(q, ranges);
     lesson_06_nccl::ring(engine, current, incoming, problem.kv, placement, ring, nccl.handle(), compute,
-                         transfer, comm.size());
+                         transfer);
     const AttentionResult<float> got = downloaded(engine.finish(), compute.handle());
     const Tolerance tolerance = problem.tolerance<float>(want);
     return compare(got.out, want.out, tolerance).ok && compare(got.lse, want.lse, tolerance).ok;
@@ -137,7 +137,7 @@ TEST_F(NcclWaits, OfTheRingOfLesson06AreNeeded) {
 TEST_F(NcclWaits, OfTheRingOfLesson08AreNeeded) {
   const RandomProblem problem = small_problem({});
   const lesson_08::RankShare part(comm, problem);
-  const BackwardInputs<float> result = part.result(lesson_08::Variant::right);
+  const BackwardInputs<float> result = part.result();
   const gpu::OwnNccl nccl(comm);
   expect_every_wait_needed("lesson 08", 2, "/ring.hpp", [&] {
     const cuda::Stream compute, transfer{cuda::Stream::Priority::high};
@@ -153,7 +153,7 @@ TEST_F(NcclWaits, OfTheRingOfLesson08AreNeeded) {
     lesson_08_nccl::Parcel<float> kv{std::move(first), cuda::DeviceTensor<float>(all)};
     lesson_08_nccl::Parcel<float> gradients{cuda::DeviceTensor<float>(all), cuda::DeviceTensor<float>(all)};
     lesson_08_nccl::ring(engine, kv, gradients, problem.kv, part.placement, {comm.rank(), comm.size()},
-                         nccl.handle(), compute, transfer, comm.size());
+                         nccl.handle(), compute, transfer, part.ring().gradient_hops());
     const Shape shard = problem.kv.with_seq(part.placement.tokens(comm.rank()));
     const View<const float> k(gradients.current.data(), shard), v(k.data() + k.size(), shard);
     const Gradients<float> got{cuda::downloaded(engine.finish(), compute.handle()),

@@ -1,8 +1,7 @@
-"""The ideas of the lessons: they stand alone, they are short, and pairs and mutants differ by few lines.
+"""The ideas of the lessons: they stand alone, they are short, and a pair differs by few lines.
 
 - An idea (IDEA in lessons/CMakeLists.txt) has few lines of code, and includes nothing of lessons/common.
 - Lesson 06's ring differs from lesson 05's by at most 40 lines of `diff`.
-- A mutant differs from its idea by at most three lines.
 - Outside its holes an exercise is its idea, line by line. A hole has a name, a hint and lines for the reader to write.
 - A kernel of an exercise has 40 to 120 lines.
 - The one file of lesson 00 has at most 100 lines, and includes MPI, Eigen and the standard library only.
@@ -67,9 +66,6 @@ for idea in found:
     expect(not any(re.match(r'#include ".*\bcommon/', line) for line in code), f"{name} includes nothing of common")
     if (idea.parent / "exercise.txt").exists():
         expect_holes(idea, idea.parent / "exercise.txt")
-    for mutant in sorted((idea.parent / "mutants").glob("*.hpp")):
-        gone, new = changed(idea, mutant)
-        expect(max(gone, new) <= 3, f"mutants/{mutant.name} differs from {name} in {max(gone, new)} lines, at most 3")
 
 for kernel in sorted(LESSONS.glob("*/exercises/*.cu")):
     expect_holes(kernel, kernel.with_suffix(".txt"))

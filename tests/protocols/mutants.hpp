@@ -21,14 +21,13 @@ inline void swaps_early(Engine<double>& engine, Transport& transport, KvParcel<d
   transport.drain();
 }
 
-enum class Mistake { kv_first_on_rank_1, adds_early, hop_too_few };
+enum class Mistake { kv_first_on_rank_1, adds_early };
 
-/// ring_backward with a mistake. (backward.pml: SWAPPED, ADDS_EARLY, GRADIENT_HOPS)
+/// ring_backward with a mistake. (backward.pml: SWAPPED, ADDS_EARLY)
 template <Mistake mistake>
 void backward_with(BackwardEngine<double>& engine, Transport& kv_transport, Transport& gradient_transport,
                    KvParcel<double>& kv, KvParcel<double>& gradients) {
   const Ring ring = kv_transport.ring();
-  const int gradient_hops = ring.gradient_hops() - (mistake == Mistake::hop_too_few ? 1 : 0);
   KvBuffer<double>& part = gradients.spare_buffer();
   const auto finish_gradients = [&] {
     gradient_transport.finish();
@@ -48,11 +47,11 @@ void backward_with(BackwardEngine<double>& engine, Transport& kv_transport, Tran
     if (!last && kv_first) kv_transport.finish();
     if (step > 0) finish_gradients();
     if (mistake != Mistake::adds_early) add();
-    if (step < gradient_hops) gradient_transport.start(gradients.exchange(ring.owner(step + 1)));
+    if (step < ring.gradient_hops()) gradient_transport.start(gradients.exchange(ring.owner(step + 1)));
     if (!last && !kv_first) kv_transport.finish();
     if (!last) kv.advance();
   }
-  if (gradient_hops == ring.steps()) finish_gradients();
+  if (ring.gradient_hops() == ring.steps()) finish_gradients();
 }
 
 /// The receiver expects one hop less than the sender makes. (topology.pml: RECEIVER_MISCOUNTS)

@@ -4,8 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include "mistakes/mistaken_ring.hpp"
 #include "protocols/mutants.hpp"
-#include "support/mutants.hpp"
 
 namespace ring_attention::test {
 namespace {
@@ -36,6 +36,13 @@ Traces forward_traces(int ranks, const LabelledRing& problem = {},
   });
 }
 
+/// Swaps current and incoming as soon as the hop begins.
+struct SwapsEarly : MistakenTransport {
+  SwapsEarly(LoopbackWorld& world, int rank, int channel)
+      : MistakenTransport(std::make_unique<LoopbackTransport>(world, rank, channel),
+                          ring_mistake("early-swap"), Channel{channel}) {}
+};
+
 Traces backward_traces(int ranks, const LabelledRing& problem = {},
                        decltype(&ring_backward<double>) loop = ring_backward<double>) {
   return traces_of(ranks, [&](Trace& trace, LoopbackWorld& world, int rank) {
@@ -61,7 +68,7 @@ TEST(Traces, OfTheRingsHold) {
 TEST(Traces, ShowBuffersSwappedBeforeTheWait) {
   for (const int ranks : {2, 3, 4}) {
     EXPECT_FALSE((holds(forward_traces(ranks, {}, swaps_early)))) << ranks;
-    EXPECT_FALSE((holds(forward_traces<SwapsTooEarly>(ranks)))) << ranks;
+    EXPECT_FALSE((holds(forward_traces<SwapsEarly>(ranks)))) << ranks;
   }
 }
 
@@ -106,9 +113,18 @@ TEST(Traces, ShowAComputeThatDoesNotWaitForItsHop) {
   for (const int ranks : {2, 3, 4}) EXPECT_FALSE((holds(forward_traces<FinishesLate>(ranks))));
 }
 
-TEST(Traces, ShowGradientsAHopShort) {
-  for (const int ranks : {2, 3, 4})
-    EXPECT_FALSE(holds(backward_traces(ranks, {}, backward_with<Mistake::hop_too_few>)));
+TEST(Traces, ShowGradientsThatMakeTooFewHops) {
+  for (const RingMistake& mistake : ring_mistakes())
+    for (const int ranks : {2, 3, 4}) {
+      if (mistake.gradient_hops == nullptr) continue;
+      const Traces traces = traces_of(ranks, [&](Trace& trace, LoopbackWorld& world, int rank) {
+        const MakeLink right = recorded<LoopbackTransport>(trace, world, rank);
+        backward(trace, {}, {rank, ranks}, [&](int channel) {
+          return std::make_unique<MistakenTransport>(right(channel), mistake, Channel{channel});
+        });
+      });
+      EXPECT_FALSE(holds(traces)) << mistake.id;
+    }
 }
 
 TEST(Traces, ShowGradientsAddedBeforeTheyHaveArrived) {

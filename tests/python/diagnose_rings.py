@@ -11,9 +11,10 @@ def numpy_ring(q, k, v, case, wrong=()):
     here, owner = np.array(case.positions), rank
     o, l = np.zeros_like(q), np.zeros_like(q[..., :1])
     m = l - np.inf
-    for _ in range(ranks - ("steps-short" in wrong)):
+    scale = 1 if "no-scale" in wrong else case.scale
+    for _ in range(ranks):
         there = np.array(case.tokens_of_rank[owner])
-        scores = case.scale * q @ np.repeat(k, case.heads // case.kv_heads, 1).swapaxes(2, 3)
+        scores = scale * q @ np.repeat(k, case.heads // case.kv_heads, 1).swapaxes(2, 3)
         if case.causal:
             seen = here[:, np.newaxis] >= there
             if "mask-local" in wrong:

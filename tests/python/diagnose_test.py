@@ -57,12 +57,12 @@ class NumPy(unittest.TestCase):
         ra.diagnose(rings.numpy_ring, ranks=4, only=["full"]).assert_right()
 
     def test_mistakes_are_named(self):
-        for wrong in ("steps-short", "mask-local"):
+        for wrong in ("no-scale", "mask-local"):
             found = ra.diagnose(functools.partial(rings.numpy_ring, wrong=[wrong]), only=CASES)
             self.assertFalse(found)
             self.assertEqual(mistakes(found), [[wrong]])
-        found = ra.diagnose(functools.partial(rings.numpy_ring, wrong=["steps-short", "mask-local"]), only=CASES)
-        self.assertEqual([sorted(one) for one in mistakes(found)], [["mask-local", "steps-short"]])
+        found = ra.diagnose(functools.partial(rings.numpy_ring, wrong=["no-scale", "mask-local"]), only=CASES)
+        self.assertEqual([sorted(one) for one in mistakes(found)], [["mask-local", "no-scale"]])
         with self.assertRaisesRegex(AssertionError, "(?s)2 cases.*WRONG: the mask compares places in the shards"):
             ra.diagnose(functools.partial(rings.numpy_ring, wrong=["mask-local"]), only="causal,gqa").assert_right()
 

@@ -5,12 +5,11 @@
 #define ncclSend ring_attention::gpu::counted_send
 #define ncclGroupEnd ring_attention::gpu::counted_group_end
 #include LESSON_IDEA
-#define lesson early_swap  // the mutant: the same function, in another namespace
-#include "mutants/early_swap.hpp"
-#undef lesson
 #undef ncclGroupEnd
 #undef ncclSend
 
+#include "common/ring_mutants.hpp"
+#include "mistakes/mistaken_ring.hpp"
 #include "ring_attention/ring/forward.hpp"
 #include "runs.hpp"
 
@@ -60,21 +59,20 @@ int nccl_lesson(int argc, char** argv, const Communicator& comm) {
                 &comm);
   gpu::Flags flags{{.seq = 509, .heads = 4, .kv_heads = 2, .dim = 64}};
   flags.offer(lesson, true);
-  lesson.offer_mutants({{"early-advance", "compute with the parcel that is still arriving"},
-                        {"step-too-few", "N - 1 steps, as the paper's algorithm 1 is printed"}});
+  const std::vector mutants{early_advance, algorithm_1_as_printed};
+  lesson.offer_mistakes(mutants);
   if (!lesson.parse(argc, argv)) return 0;
   const RandomProblem problem = flags.problem.problem(lesson, Mask::causal());
   gpu::Gpus gpus(comm, flags.share);
   const Ring ring{comm.rank(), comm.size()};
   const Placement placement(PlacementKind::zigzag, problem.kv.seq, comm.size());
-  const int steps = lesson.mutant("step-too-few") ? comm.size() - 1 : comm.size();
-  const auto loop = [&](auto& engine, auto& current, auto& incoming) {
-    if (lesson.mutant("early-advance"))
-      early_swap::ring(engine, current, incoming, problem.kv, placement, ring, gpus.ranks, gpus.compute,
-                       gpus.transfer, steps);
-    else
-      lesson::ring(engine, current, incoming, problem.kv, placement, ring, gpus.ranks, gpus.compute,
-                   gpus.transfer, steps);
+  const RingMistake& mistake = ring_mistake(lesson.mistake_of(mutants));
+  const auto loop = [&]<class T>(Engine<T>& engine, cuda::DeviceTensor<T>& current,
+                                 cuda::DeviceTensor<T>& incoming) {
+    MistakenEngine<T> given({std::shared_ptr<void>(), &engine},
+                            {mistake, ring, placement, [&] { return incoming.data(); }}, problem.q.heads);
+    lesson::ring(given, current, incoming, problem.kv, placement, ring, gpus.ranks, gpus.compute,
+                 gpus.transfer);
   };
 
   lesson.heading("The ring, spelled out");
@@ -92,7 +90,7 @@ int nccl_lesson(int argc, char** argv, const Communicator& comm) {
   const Index hops = gpu::groups;
   const Index bytes = gpu::bytes_sent_from[current.data()] + gpu::bytes_sent_from[incoming.data()];
   gpus.describe(lesson);
-  lesson.say("  " + counted(steps, "step") + ", " + counted(hops, "hop") + ", " + human_bytes(bytes) +
+  lesson.say("  " + counted(comm.size(), "step") + ", " + counted(hops, "hop") + ", " + human_bytes(bytes) +
              " sent by rank 0");
 
   lesson.heading("The agreement");

@@ -24,18 +24,18 @@ inline void check_nccl(ncclResult_t code) {
 /// \param current   a parcel: K, then V of one rank, in one message; at first those of this rank
 /// \param incoming  where the next parcel arrives; both buffers are as large as the largest parcel
 /// \param kv        the shape of K, and of V, of the whole sequence
-/// \param steps     N, the number of ranks
 template <class T>
 void ring(Engine<T>& engine, cuda::DeviceTensor<T>& current, cuda::DeviceTensor<T>& incoming, const Shape& kv,
           const Placement& placement, const Ring& ring, ncclComm_t comm, const cuda::Stream& compute,
-          const cuda::Stream& transfer, int steps) {
+          const cuda::Stream& transfer) {
   const auto shape = [&](int owner) { return kv.with_seq(placement.tokens(owner)); };
   const auto bytes = [&](int owner) { return static_cast<std::size_t>(2 * shape(owner).size()) * sizeof(T); };
   cuda::Event ready, arrived;  // recorded again at each step: what was enqueued before waits as it did
-  for (int step = 0; step < steps; ++step) {
+  for (int step = 0; step < ring.steps(); ++step) {
+    const bool last = step + 1 == ring.steps();
     const int owner = ring.owner(step), next_owner = ring.owner(step + 1);
 
-    if (step + 1 < steps) {
+    if (!last) {
       ready.record(compute.handle());  // the step before is computed: no kernel reads the incoming buffer
       ready.block(transfer.handle());
       check_nccl(ncclGroupStart());  // both at once: a send alone may wait for its receiver
@@ -50,7 +50,7 @@ void ring(Engine<T>& engine, cuda::DeviceTensor<T>& current, cuda::DeviceTensor<
 
     const View<T> k(current.data(), shape(owner)), v(current.data() + k.size(), shape(owner));
     engine.accumulate({k, v, placement.ranges(owner)});  // enqueued: the host goes on
-    if (step + 1 == steps) break;  // the last parcel has been used: it does not travel on
+    if (last) break;  // the last parcel has been used: it does not travel on
 
     arrived.block(compute.handle());  // the next step begins when its K,V are here
     std::swap(current, incoming);     // the parcel that arrives is the next one to use and to send

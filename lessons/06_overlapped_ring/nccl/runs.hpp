@@ -55,7 +55,7 @@ class ForwardRun {
   [[nodiscard]] cuda::StreamHandle stream() const { return gpus_.compute.handle(); }
   void run(Engine<T>& engine, const cuda::Stream& transfer) {
     lesson::ring(engine, current_, incoming_, problem_.kv, placement_, ring_, gpus_.ranks, gpus_.compute,
-                 transfer, ring_.size);
+                 transfer);
   }
 
   RandomProblem problem_;

@@ -13,11 +13,11 @@ using namespace ring_attention;
 using namespace ring_attention::lesson_08;
 
 /// Runs `loop(engine)` on a rank's part, which returns its dK,dV on the GPU: K's, then V's.
-Gradients<float> gradients_of(const RankShare& part, Variant variant, const cuda::Stream& compute,
+Gradients<float> gradients_of(const RankShare& part, const RingMistake& mistake, const cuda::Stream& compute,
                               const auto& loop) {
   const cuda::StreamHandle stream = compute.handle();
   const auto there = [&](View<const float> array) { return cuda::uploaded<float>(array, stream); };
-  const BackwardInputs<float> result = part.result(variant);
+  const BackwardInputs<float> result = part.result(mistake);
   const auto q = there(result.q), out = there(result.out), lse = there(result.lse),
              grad_out = there(result.grad_out);
   CudaBackward<float> engine(part.problem.scoring, {.stream = stream});
@@ -59,7 +59,7 @@ Cost cost_of(const lesson::Parcel<float>& kv, const lesson::Parcel<float>& gradi
 
 /// The same with the library's loop and transport.
 Gradients<float> library_backward(const RankShare& part, gpu::Gpus& gpus) {
-  return gradients_of(part, Variant::right, gpus.compute, [&](BackwardEngine<float>& engine) {
+  return gradients_of(part, ring_mistake(""), gpus.compute, [&](BackwardEngine<float>& engine) {
     auto kv = gpu::library_parcel<float>(part.problem, part.placement, part.comm.rank(), gpus);
     KvParcel<float> gradients(part.problem.kv, part.placement, part.comm.rank(), gpus.memory);
     NcclTransport kv_transport(gpus.world, gpus.compute.handle()),
@@ -79,16 +79,16 @@ int nccl_lesson(int argc, char** argv, const Communicator& comm) {
       &comm);
   gpu::Flags flags{{.seq = 509, .heads = 4, .kv_heads = 2, .dim = 32}};
   flags.offer(lesson, true);
-  lesson.offer_mutants(mutants);
+  lesson.offer_mistakes(mutants);
   if (!lesson.parse(argc, argv)) return 0;
   const RandomProblem problem = flags.problem.problem(lesson);
   gpu::Gpus gpus(comm, flags.share);
-  const Variant variant = variant_of(lesson);
+  const RingMistake& mistake = ring_mistake(lesson.mistake_of(mutants));
   const RankShare part(comm, problem);
 
   lesson.heading("The agreement");
   Cost cost;
-  const auto got = gradients_of(part, variant, gpus.compute, [&](BackwardEngine<float>& engine) {
+  const auto got = gradients_of(part, mistake, gpus.compute, [&](BackwardEngine<float>& engine) {
     gpu::NotedSteps notes(gpus.compute, comm.size());
     NotingBackward noting(engine, notes);
     lesson::Parcel<float> kv{gpu::uploaded_parcel<float>(problem, part.placement, comm.rank(), gpus.compute),
@@ -97,7 +97,7 @@ int nccl_lesson(int argc, char** argv, const Communicator& comm) {
     lesson::Parcel<float> gradients{cuda::DeviceTensor<float>(kv.current.shape()),
                                     cuda::DeviceTensor<float>(kv.current.shape())};
     lesson::ring(noting, kv, gradients, problem.kv, part.placement, {comm.rank(), comm.size()}, gpus.ranks,
-                 gpus.compute, gpus.transfer, gradient_hops(variant, comm.size()));
+                 gpus.compute, gpus.transfer, gradient_hops(mistake, part.ring()));
     cost = cost_of(kv, gradients, notes);
     return std::move(gradients.current);
   });
@@ -127,7 +127,7 @@ int nccl_lesson(int argc, char** argv, const Communicator& comm) {
                     return BackwardRun<T>(some, placed, comm, gpus);
                   });
   return lesson.finish(counted(comm.size(), "rank") + ": dK,dV are back at their owner after " +
-                       counted(gradient_hops(Variant::right, comm.size()), "hop") + ", exact");
+                       counted(part.ring().gradient_hops(), "hop") + ", exact");
 }
 
 int main(int argc, char** argv) {

@@ -15,10 +15,11 @@ import numpy as np
 
 from .layout import Given, shape_text
 from .placement import MOST_RANKS, PLACEMENTS, InputError, Job, job_of, refuse
-from .problem import ARRAYS, MORE, MOST_RUNS, Problem, every_case, problem_of, runs_of
+from .problem import ARRAYS, MORE, MOST_RUNS, Case, Problem, every_case, problem_of, runs_of
 
 MOST_SEED = 2**63 - 1
 _SIZES = {field.name: field.default for field in dataclasses.fields(Job) if field.name in ("tokens", "heads", "dim", "block")}
+_INPUTS = ("q", "k", "v", "dout", "bias", "sinks")
 _AS_FLOAT = "save it with array.astype('float32'), or 'float64'"
 _SAVE_AGAIN = "save the array again with np.save"
 _MAKE_CASES = "`ring-attention diagnose cases --out DIR` makes a directory of cases; `diagnose DIR` reads it"
@@ -93,17 +94,38 @@ def read_array(path: str, most: int | None = None, shape: tuple[int, ...] | None
 
 def _results_in(folder: str, problem: Problem) -> Given:
     """The files with results of a case."""
-    given, most = {}, max(2 * problem.q.size, problem.case.heads * problem.case.tokens**2)  # rows behind the last are cut off
-    for array in ARRAYS + MORE:
-        files = [f"{folder}/{array}.npy"]
-        if not _exists(files[0]):
-            files = [f"{folder}/{array}.{rank}.npy" for rank in range(problem.job.ranks)]
-        there = [file for file in files if _exists(file)]
-        given[array] = [(file, read_array(file, most)) for file in there]
-        if there and there != files:
-            missing = [file for file in files if file not in there][-1]
-            raise InputError(missing, "is missing; other ranks wrote theirs", "every rank has to write its rows")
-    return given
+    most = max(2 * problem.q.size, problem.case.heads * problem.case.tokens**2)  # rows behind the last are cut off
+    return {array: _pieces(folder, array, problem.job.ranks, most) for array in ARRAYS + MORE}
+
+
+def _pieces(folder: str, array: str, ranks: int, most: int | None = None) -> list[tuple[str, np.ndarray]]:
+    """The file of an array, or those of all ranks; none if there is none."""
+    files = [f"{folder}/{array}.npy"]
+    if not _exists(files[0]):
+        files = [f"{folder}/{array}.{rank}.npy" for rank in range(ranks)]
+    there = [file for file in files if _exists(file)]
+    if there and there != files:
+        missing = [file for file in files if file not in there][-1]
+        raise InputError(missing, "is missing; other ranks wrote theirs", "every rank has to write its rows")
+    return [(file, read_array(file, most)) for file in there]
+
+
+def _with_own_arrays(case: Case, job: Job, folder: str) -> Problem:
+    """The case with the arrays of its folder, which a program of the lessons wrote, in place of its own."""
+    pieces = {name: [array[0] for _, array in _pieces(folder, name, job.ranks)] for name in _INPUTS}
+    tokens = sum(piece.shape[1] for piece in pieces["q"])
+    shards = [job.tokens_of(rank, tokens) for rank in range(len(pieces["q"]))]
+    place = np.argsort(sum(shards, [])) if len(shards) > 1 else np.arange(tokens)
+    whole = {name: np.concatenate(some, axis=1)[:, place] for name, some in pieces.items() if some and name != "sinks"}
+    case = dataclasses.replace(case, tokens=tokens, heads=len(whole["q"]), kv_heads=len(whole["k"]),
+                               dim=whole["q"].shape[2], value_dim=whole["v"].shape[2],
+                               documents=case.documents and (*case.documents[:-1], tokens))
+    problem = Problem(case, job, 1)
+    if case.bias:
+        whole["bias"] = np.broadcast_to(whole["bias"], problem.bias.shape)
+    if case.sinks:
+        whole["sinks"] = pieces["sinks"][0].ravel()
+    return problem.given(whole)
 
 
 def _other_input(problem: Problem, folder: str) -> str:
@@ -124,8 +146,8 @@ def _integer_of(json_object: dict, field: str, least: int, most: int) -> int:
     return value
 
 
-def _problems_in(json_object: dict) -> list[Problem]:
-    """The problems of cases.json, made again."""
+def _problems_in(json_object: dict, directory: str) -> list[Problem]:
+    """The problems of cases.json, made again, or with the arrays that are in the directory."""
     ranks = _integer_of(json_object, "ranks", 1, MOST_RANKS)
     ulysses = _integer_of(json_object, "ulysses", 1, ranks)
     if ranks % ulysses:
@@ -144,6 +166,8 @@ def _problems_in(json_object: dict) -> list[Problem]:
         raise InputError("a case is unknown")
     if len(names) > len(set(names)):
         raise InputError("a case stands twice")
+    if json_object.get("own_arrays") is True:
+        return [_with_own_arrays(cases[name], job, f"{directory}/{name}") for name in names]
     if placement != "own":
         return [Problem(cases[name], job, seed) for name in names]
     layouts = {entry["name"]: entry["tokens_of_rank"] for entry in json_object["cases"]}
@@ -155,7 +179,7 @@ def _read_problems(path: str) -> list[Problem]:
     with _one_line(path, "cannot be read", _MAKE_CASES):
         text = Path(path).read_bytes()
     try:
-        return _problems_in(json.loads(text.decode("utf-8")))
+        return _problems_in(json.loads(text.decode("utf-8")), os.path.dirname(path))
     except InputError as error:
         raise InputError(path, str(error), _WRITE_AGAIN) from error
     except (ValueError, RecursionError) as error:
