@@ -38,11 +38,8 @@ TeamRun<T> run_threads(const Task<T>& task, const Team& team, LoopbackWorld& wor
 RING_ATTENTION_INSTANTIATE(float)
 RING_ATTENTION_INSTANTIATE(double)
 #undef RING_ATTENTION_INSTANTIATE
-template RankRun<float> run_rank(const Task<float>&, const Team&, const Device<float>&, Links&, int,
-                                 const RunOptions<float>&);
-template RankRun<double> run_rank(const Task<double>&, const Team&, const Device<double>&, Links&, int,
-                                  const RunOptions<double>&);
-template RankRun<float> run_rank(const Task<float>&, const Team&, const Device<float, Bf16>&, Links&, int,
-                                 const RunOptions<float>&);
+template RankRun<float> run_rank(const Task<float>&, const Team&, const Device<float>&, Links&, int);
+template RankRun<double> run_rank(const Task<double>&, const Team&, const Device<double>&, Links&, int);
+template RankRun<float> run_rank(const Task<float>&, const Team&, const Device<float, Bf16>&, Links&, int);
 
 }  // namespace ring_attention::test

@@ -48,17 +48,14 @@ std::unique_ptr<Links> links_with(LoopbackWorld& world, const RankGrid& grid) {
 }
 
 /// What a test replaces in a run.
-template <class T>
 struct RunOptions {
   MakeLinks links = thread_links;
-  const TeamRun<T>* forward = nullptr;  ///< of a backward alone
 };
 
 /// The part of rank `rank`, as a program does it that keeps arrays in the layout that it computes.
 template <class Input, class T>
 RankRun<SumOf<Input>> run_rank(const Task<SumOf<Input>>& task, const Team& team,
-                               const Device<Input, T>& device, Links& links, int rank,
-                               const RunOptions<SumOf<Input>>& options = {});
+                               const Device<Input, T>& device, Links& links, int rank);
 
 /// The single device with the fast engines, without a ring.
 template <class T>
@@ -71,11 +68,11 @@ TeamRun<T> run_threads(const Task<T>& task, const Team& team, LoopbackWorld& wor
 
 template <class Input, class T>
 TeamRun<SumOf<Input>> run(const Task<SumOf<Input>>& task, const Team& team, const Device<Input, T>& device,
-                          const RunOptions<SumOf<Input>>& options = {}) {
+                          const RunOptions& options = {}) {
   LoopbackWorld world(team.ranks());
   return run_threads<SumOf<Input>>(task, team, world, [&](const RankGrid& held) {
     const auto links = options.links(world, held);
-    return run_rank(task, team, device, *links, held.rank, options);
+    return run_rank(task, team, device, *links, held.rank);
   });
 }
 /// With the fast engines.
@@ -123,12 +120,6 @@ class RankPart {
                      device_.to_host(layout().template queries_to_sequence<Value>(lse_.view()))};
     run_.forward_kv = attention_.hops(Channel::kv);
     run_.forward_pieces = attention_.collective_statistics();
-  }
-  void take_forward(const RankRun<Value>& given) {
-    run_.attended = {given.attended.out.clone(), given.attended.lse.clone()};
-    run_.forward_kv = given.forward_kv;
-    out_ = layout().template queries_to_heads<Value>(device_.values_to_device(run_.attended.out));
-    lse_ = layout().template queries_to_heads<Value>(device_.values_to_device(run_.attended.lse));
   }
   void backward(const Tensor<Value>& all_grad_out) {
     run_.has_backward = true;
@@ -182,23 +173,18 @@ class RankPart {
 
 template <class Input, class T>
 RankRun<SumOf<Input>> run_rank(const Task<SumOf<Input>>& task, const Team& team,
-                               const Device<Input, T>& device, Links& links, int rank,
-                               const RunOptions<SumOf<Input>>& options) {
+                               const Device<Input, T>& device, Links& links, int rank) {
   RankPart<Input, T> part(task, team, device, links, rank);
-  if (options.forward == nullptr)
-    part.forward();
-  else
-    part.take_forward((*options.forward)[rank]);
+  part.forward();
   if (task.grad_out != nullptr) part.backward(*task.grad_out);
   return part.finish();
 }
 
 // In run.cpp.
-extern template RankRun<float> run_rank(const Task<float>&, const Team&, const Device<float>&, Links&, int,
-                                        const RunOptions<float>&);
-extern template RankRun<double> run_rank(const Task<double>&, const Team&, const Device<double>&, Links&, int,
-                                         const RunOptions<double>&);
+extern template RankRun<float> run_rank(const Task<float>&, const Team&, const Device<float>&, Links&, int);
+extern template RankRun<double> run_rank(const Task<double>&, const Team&, const Device<double>&, Links&,
+                                         int);
 extern template RankRun<float> run_rank(const Task<float>&, const Team&, const Device<float, Bf16>&, Links&,
-                                        int, const RunOptions<float>&);
+                                        int);
 
 }  // namespace ring_attention::test
