@@ -25,7 +25,7 @@ struct MergeWeights {
   float out, new_out, lse;
 };
 
-/// It is right where a member is null.
+/// The rules of a merge: right where a member is null.
 struct MergeRules {
   /// The maximum of the scores of a step, from the right one.
   float (*maximum)(float m) = nullptr;

@@ -126,7 +126,7 @@ class MistakenEngine : public Engine<T> {
   Index heads_;
 };
 
-/// The same for a backward, and takes for dK,dV and dQ what the mistake makes of them.
+/// A MistakenEngine of the backward, which also changes dK,dV and dQ as the mistake does.
 class MistakenBackward : public BackwardEngine<float> {
  public:
   /// Makes the engine when the rank's own K,V are there.
