@@ -144,12 +144,6 @@ inline const std::vector<RingMistake>& ring_mistakes() {
                      [](float before, float added, float lse) {
                        return MergeWeights{std::exp(added - lse), std::exp(before - lse), lse};
                      }}},
-      {.id = "textbook-lse",
-       .merge = {.weights =
-                     [](float before, float added, float) {
-                       const float lse = before + std::log(1 + std::exp(added - before));
-                       return MergeWeights{std::exp(before - lse), std::exp(added - lse), lse};
-                     }}},
       // the backward
       {.id = "dkdv-stay-local", .gradient_hops = [](int) { return 0; }},
       {.id = "hop-short", .gradient_hops = [](int right) { return std::max(right - 1, 0); }},
