@@ -24,12 +24,11 @@ inline void ring(Engine<float>& engine, Tensor<float>& current, Tensor<float>& i
   const auto shape = [&](int owner) { return kv.with_seq(placement.tokens(owner)); };
   const auto length = [&](int owner) { return static_cast<int>(2 * shape(owner).size()); };
   for (int step = 0; step < ring.steps(); ++step) {
-    const bool last = step + 1 == ring.steps();
     const int owner = ring.owner(step), next_owner = ring.owner(step + 1);
 
     const View<const float> k(current.data(), shape(owner)), v(current.data() + k.size(), shape(owner));
     engine.accumulate({k, v, placement.ranges(owner)});
-    if (last) break;  // the last parcel has been used: it does not travel on
+    if (step + 1 == ring.steps()) break;  // the last parcel has been used: it does not travel on
 
     // If all ranks sent first, each could wait for a receive that no rank has posted.
     if (ring.rank % 2 == 0) {
