@@ -20,7 +20,6 @@ set(attention_sources
     ring_attention/attention/blockwise.cpp
     ring_attention/attention/documents.cpp
     ring_attention/attention/dropout.cpp
-    ring_attention/attention/engine.cpp
     ring_attention/attention/exact/state.cpp
     ring_attention/attention/exact/sum.cpp
     ring_attention/attention/mask.cpp
@@ -31,6 +30,7 @@ set(attention_sources
     ring_attention/attention/row_dot.cpp
     ring_attention/attention/scoring.cpp
     ring_attention/attention/scoring_arguments.cpp
+    ring_attention/attention/shapes.cpp
     ring_attention/attention/sink.cpp
     ring_attention/attention/sink_gradient.cpp
     ring_attention/attention/exact/tiling.cpp)

@@ -2,7 +2,7 @@
 
 #include "ring_attention/attention/reference.hpp"
 
-#include "ring_attention/attention/engine.hpp"
+#include "ring_attention/attention/shapes.hpp"
 #include "ring_attention/attention/softmax.hpp"
 
 #include <gtest/gtest.h>

@@ -54,10 +54,12 @@ TYPED_TEST(ForwardEngines, RefuseInputsThatDoNotBelongTogether) {
 }
 
 TEST(Engines, RefuseOptionsThatCannotBe) {
-  EXPECT_THROW(BlockwiseEngine<float>({}, 0), Error);
-  EXPECT_THROW(BlockwiseBackward<float>({}, 0), Error);
-  EXPECT_THROW(CpuEngine<float>({}, {.threads = 0}), Error);
-  EXPECT_THROW(CpuBackward<float>({}, {.threads = 0}), Error);
+  const Tensor<float> q({1, 1, 3, 4}), rows({1, 1, 3, 1});
+  const CpuOptions no_thread{.threads = 0};
+  EXPECT_THROW((void)blockwise_forward<float>(q, q, q, {}, 0), Error);
+  EXPECT_THROW((void)blockwise_backward<float>({q, q, rows, q}, q, q, {}, 0), Error);
+  EXPECT_THROW((void)attention_forward<float>(q, q, q, {}, no_thread), Error);
+  EXPECT_THROW((void)attention_backward<float>({q, q, rows, q}, q, q, {}, no_thread), Error);
   EXPECT_THROW((void)isa_named("mmx"), Error);
   EXPECT_EQ(isa_named(name_of(best_isa())), best_isa());
 }

@@ -124,7 +124,6 @@ TEST(ValueDim, KeysAndValuesOfOtherTokensOrHeadsAreAnError) {
   EXPECT_EQ(require_attention_shapes(q, k, {2, 2, 7, 9}), 2);
   for (const Shape& v : {Shape{2, 2, 6, 9}, Shape{2, 1, 7, 9}, Shape{1, 2, 7, 9}})
     EXPECT_THROW((void)require_attention_shapes(q, k, v), Error) << to_string(v);
-  EXPECT_THROW((void)require_attention_shapes(q, k, {2, 2, 7, 9}, {2, 4, 3, 5}), Error);
   CpuEngine<float> engine({1});
   const Tensor<float> queries(q), keys(k), values({2, 2, 7, 9});
   engine.begin(queries, whole(3));  // for as many columns as q has

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "ring_attention/attention/reference.hpp"
+#include "ring_attention/attention/shapes.hpp"
 #include "ring_attention/attention/tile.hpp"
 #include "ring_attention/cpu/threads.hpp"
 

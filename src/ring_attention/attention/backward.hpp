@@ -22,9 +22,7 @@ class BlockwiseBackward : public BackwardEngine<T> {
 
   /// \param block  queries and keys in a tile
   explicit BlockwiseBackward(Scoring scoring, Index block = 64)
-      : scoring_(std::move(scoring)), block_(block) {
-    require(block >= 1, "BlockwiseBackward: a block has at least one token");
-  }
+      : scoring_(std::move(scoring)), block_(block) {}
 
   /// Starts with dQ = 0 and dBias = 0. The queries are at `ranges`.
   void begin(const BackwardInputs<T>& forward, TokenRanges ranges);
@@ -57,24 +55,18 @@ class BlockwiseBackward : public BackwardEngine<T> {
 
 template <class T>
 void BlockwiseBackward<T>::begin(const BackwardInputs<T>& forward, TokenRanges ranges) {
-  const Shape& q = forward.q.shape();
-  require(forward.has(count(ranges)), "BlockwiseBackward: q, out, dO and lse belong to the same queries");
-  require_bias_shape(forward.bias.shape(), q);
+  forward.require_queries(ranges);
   forward_ = forward;
   q_ranges_ = std::move(ranges);
   delta_ = row_dot(forward.grad_out, forward.out, forward.grad_lse);
-  grad_q_ = Tensor<T>(q);
+  grad_q_ = Tensor<T>(forward.q.shape());
   grad_bias_ = Tensor<T>(forward.bias.shape());
 }
 
 template <class T>
 void BlockwiseBackward<T>::accumulate(const KeyValue<T>& kv, const KeyValueGradient<T>& gradient,
                                       const Progress& progress) {
-  const Index group =
-      require_attention_shapes(forward_.q.shape(), kv.k.shape(), kv.v.shape(), forward_.out.shape());
-  require(kv.k.shape() == gradient.k.shape() && kv.v.shape() == gradient.v.shape() &&
-              kv.k.shape().seq == count(kv.ranges),
-          "BlockwiseBackward: k, v, dk and dv belong to the same keys");
+  const Index group = require_keys(forward_.shapes(), kv, gradient);
   for_each_tile(forward_.q.shape(), q_ranges_, kv.ranges, block_, group, [&](const Tile& tile) {
     if (score_tile(scoring_, tile, forward_.q, kv.k, forward_.bias, p_)) differentiate(kv, gradient, tile);
     if (progress) progress();

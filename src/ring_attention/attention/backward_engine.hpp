@@ -5,8 +5,9 @@
 #include <optional>
 #include <utility>
 
-#include "ring_attention/attention/engine.hpp"
+#include "ring_attention/attention/shapes.hpp"
 #include "ring_attention/attention/terms.hpp"
+#include "ring_attention/core/error.hpp"
 
 namespace ring_attention {
 
@@ -27,12 +28,23 @@ struct BackwardInputs {
   View<const SumOf<T>> bias = {};  ///< of these queries; empty: none
   std::optional<View<const SumOf<T>>> grad_lse = {};  ///< like lse; std::nullopt: 0
 
-  /// Do q, out, dO and lse belong to the same queries, of this number?
-  [[nodiscard]] bool has(Index queries) const {
-    return q.shape().with_dim(out.shape().dim) == out.shape() && out.shape() == grad_out.shape() &&
-           q.shape().per_row() == lse.shape() && q.shape().seq == queries;
+  /// \throws Error unless all arrays belong to queries at these positions
+  void require_queries(const TokenRanges& at) const {
+    const bool same = q.shape().with_dim(out.shape().dim) == out.shape() && out.shape() == grad_out.shape() &&
+                      q.shape().per_row() == lse.shape();
+    require(same, "q, out, dO and lse belong to the same queries");
+    ring_attention::require_queries(q.shape(), at, bias.shape());
   }
+  [[nodiscard]] EngineShapes shapes() const { return {q.shape(), out.shape(), bias.shape()}; }
 };
+
+/// Keys, values and their gradients for those queries. \throws Error unless they belong together. Returns g.
+template <class T, class Sums>
+Index require_keys(const EngineShapes& begun, const KeyValue<T>& kv, const KeyValueGradient<Sums>& gradient) {
+  require(kv.k.shape() == gradient.k.shape() && kv.v.shape() == gradient.v.shape(),
+          "k, v, dk and dv belong to the same keys");
+  return require_keys(begun, kv);
+}
 
 /// dQ, dK and dV, and the gradients of the terms that there are.
 template <class T>

@@ -11,7 +11,6 @@
 
 #include <algorithm>
 
-#include "ring_attention/core/error.hpp"
 #include "ring_attention/core/view.hpp"
 
 namespace ring_attention {
@@ -21,13 +20,6 @@ template <class T>
 [[nodiscard]] T* bias_row(const View<T>& bias, Index batch, Index head, Index query) {
   return bias.row(std::min(batch, bias.shape().batch - 1), std::min(head, bias.shape().heads - 1), query)
       .data();
-}
-
-/// \throws Error unless `bias` is one of these queries, or empty: none
-inline void require_bias_shape(const Shape& bias, const Shape& q) {
-  const bool fits = (bias.batch == 1 || bias.batch == q.batch) &&
-                    (bias.heads == 1 || bias.heads == q.heads) && bias.seq == q.seq;
-  require(bias.size() == 0 || fits, "a bias " + to_string(bias) + " for queries " + to_string(q));
 }
 
 }  // namespace ring_attention

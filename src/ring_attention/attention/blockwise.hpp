@@ -9,10 +9,10 @@
 #include <optional>
 #include <utility>
 
+#include "ring_attention/attention/shapes.hpp"
 #include "ring_attention/attention/sink.hpp"
 #include "ring_attention/attention/terms.hpp"
 #include "ring_attention/attention/tile.hpp"
-#include "ring_attention/core/error.hpp"
 
 namespace ring_attention {
 
@@ -26,9 +26,7 @@ class BlockwiseEngine : public Engine<T> {
   using value_type = T;
 
   /// \param block  queries and keys in a tile
-  explicit BlockwiseEngine(const Scoring& scoring, Index block = 64) : scoring_(scoring), block_(block) {
-    require(block >= 1, "BlockwiseEngine: a block has at least one token");
-  }
+  explicit BlockwiseEngine(const Scoring& scoring, Index block = 64) : scoring_(scoring), block_(block) {}
 
   /// Starts with no key seen. `q` [batch, heads, seq, dim] and the terms of these queries stay with the caller and must
   /// outlive finish(); the tokens of q are at `ranges`. \param value_dim  columns of v; none given: as many as q has
@@ -68,9 +66,7 @@ class BlockwiseEngine : public Engine<T> {
 template <class T>
 void BlockwiseEngine<T>::begin(View<const T> q, TokenRanges ranges, View<const T> bias,
                                std::optional<Index> value_dim) {
-  require(q.shape().seq == count(ranges),
-          "BlockwiseEngine: q and its ranges have different numbers of tokens");
-  require_bias_shape(bias.shape(), q.shape());
+  require_queries(q.shape(), ranges, bias.shape());
   q_ = q;
   bias_ = bias;
   q_ranges_ = std::move(ranges);
@@ -79,9 +75,7 @@ void BlockwiseEngine<T>::begin(View<const T> q, TokenRanges ranges, View<const T
 
 template <class T>
 void BlockwiseEngine<T>::accumulate(const KeyValue<T>& kv, const Progress& progress) {
-  const Index group = require_attention_shapes(q_.shape(), kv.k.shape(), kv.v.shape(), partial_.o.shape());
-  require(kv.k.shape().seq == count(kv.ranges),
-          "BlockwiseEngine: k and its ranges have different numbers of tokens");
+  const Index group = require_keys({q_.shape(), partial_.o.shape(), bias_.shape()}, kv);
   for_each_tile(q_.shape(), q_ranges_, kv.ranges, block_, group, [&](const Tile& tile) {
     if (score_tile(scoring_, tile, q_, kv.k, bias_, s_)) merge_tile(kv, tile);
     if (progress) progress();

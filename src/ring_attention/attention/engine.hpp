@@ -48,10 +48,4 @@ class Engine {
   [[nodiscard]] virtual AttentionResult<SumOf<T>> finish() = 0;
 };
 
-/// \throws Error unless k is [batch, kv_heads, keys, dim] with q's batch and dim, v is like it but for its dim, and kv_heads
-/// divides q's heads. Returns g = heads / kv_heads.
-Index require_attention_shapes(const Shape& q, const Shape& k, const Shape& v);
-/// \param out  of the queries \throws Error also unless out is like q with v's dim
-Index require_attention_shapes(const Shape& q, const Shape& k, const Shape& v, const Shape& out);
-
 }  // namespace ring_attention

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "ring_attention/attention/scoring.hpp"
+#include "ring_attention/attention/shapes.hpp"
 #include "ring_attention/attention/sink.hpp"
 #include "ring_attention/core/error.hpp"
 
@@ -48,8 +49,7 @@ class FunctionEngine : public Engine<T> {
   /// Starts with no key seen. The caller owns `q` [batch, heads, seq, dim], which must outlive finish(). `ranges` are
   /// the positions of its tokens. \param value_dim  columns of v; none given: as many as q has
   void begin(View<const T> q, TokenRanges ranges, std::optional<Index> value_dim = {}) {
-    require(q.shape().seq == count(ranges),
-            "FunctionEngine: q and its ranges have different numbers of tokens");
+    require_queries(q.shape(), ranges);
     q_ = q;
     ranges_ = std::move(ranges);
     state_ = Partial<T>::empty(q.shape().with_dim(value_dim.value_or(q.shape().dim)));
@@ -58,9 +58,7 @@ class FunctionEngine : public Engine<T> {
   /// Merges these keys into the state, then calls `progress` once.
   /// \throws Error when the shapes, including those of the function's result, do not match.
   void accumulate(const KeyValue<T>& kv, const Progress& progress = {}) override {
-    (void)require_attention_shapes(q_.shape(), kv.k.shape(), kv.v.shape(), state_.o.shape());
-    require(kv.k.shape().seq == count(kv.ranges),
-            "FunctionEngine: k and its ranges have different numbers of tokens");
+    (void)require_keys({q_.shape(), state_.o.shape()}, kv);
     if (scoring_.mask.any_visible(ranges_, kv.ranges))
       merge(state_, state_of(function_({q_, kv.k, kv.v, ranges_, kv.ranges, scoring_})));
     if (progress) progress();

@@ -3,8 +3,8 @@
 #include <cmath>
 
 #include "ring_attention/attention/bias.hpp"
-#include "ring_attention/attention/engine.hpp"
 #include "ring_attention/attention/reference_errors.hpp"
+#include "ring_attention/attention/shapes.hpp"
 #include "ring_attention/attention/softmax.hpp"
 #include "ring_attention/core/error.hpp"
 
@@ -36,8 +36,7 @@ DenseProblem::DenseProblem(View<const double> queries, View<const double> keys, 
                            const Scoring& how, const TokenRanges& rows, View<const double> dense_bias)
     : q(queries), k(keys), v(values), scoring(how), bias(dense_bias) {
   group = require_attention_shapes(q.shape(), k.shape(), v.shape());
-  require(count(rows) == q.shape().seq, "reference: q and `rows` have different numbers of rows");
-  require_bias_shape(bias.shape(), q.shape());
+  require_queries(q.shape(), rows, bias.shape());
   require(bias.size() == 0 || bias.shape().dim == k.shape().seq,
           "reference: the bias has a column for each key");
   require(scoring.sinks.empty() || std::ssize(scoring.sinks) == q.shape().heads,

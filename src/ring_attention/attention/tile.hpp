@@ -7,6 +7,7 @@
 #include "ring_attention/attention/softmax.hpp"
 #include "ring_attention/core/blocks.hpp"
 #include "ring_attention/core/eigen.hpp"
+#include "ring_attention/core/error.hpp"
 
 namespace ring_attention {
 
@@ -28,7 +29,6 @@ struct Tile {
   /// Its pairs of a bias or of the gradient of one, [queries, keys]: the columns are positions.
   template <class T>
   [[nodiscard]] StridedMap<T> of_pairs(const View<T>& bias) const {
-    require(keys.end() <= bias.shape().dim, "the bias has no column for the last key");
     return {bias_row(bias, batch, head, first_query) + keys.begin,
             queries.count,
             keys.count,
@@ -41,6 +41,7 @@ struct Tile {
 template <class Visit>
 void for_each_tile(const Shape& q, const TokenRanges& q_ranges, const TokenRanges& k_ranges, Index block,
                    Index group, Visit visit) {
+  require(block >= 1, "a tile has at least one token");
   for (Index b = 0; b < q.batch; ++b)
     for (Index h = 0; h < q.heads; ++h)
       for_each_block(q_ranges, block, [&](const TokenRange& queries, Index first_query) {

@@ -36,15 +36,12 @@ class Done {
 
 template <class T>
 CpuBackward<T>::CpuBackward(Scoring scoring, const CpuOptions& options)
-    : scoring_(std::move(scoring)), threads_(options.threads), kernel_(kernels<T>(options.isa).backward) {
-  require(threads_ >= 1, "CpuBackward: at least one thread");
-}
+    : scoring_(std::move(scoring)), threads_(options.threads), kernel_(kernels<T>(options.isa).backward) {}
 
 template <class T>
 void CpuBackward<T>::begin(const BackwardInputs<T>& forward, TokenRanges ranges) {
+  forward.require_queries(ranges);
   const Shape& q = forward.q.shape();
-  require(forward.has(count(ranges)), "CpuBackward: q, out, dO and lse belong to the same queries");
-  require_bias_shape(forward.bias.shape(), q);
   forward_ = forward;
   q_ranges_ = std::move(ranges);
   intervals_ = cpu::QueryIntervals(scoring_.mask, q_ranges_);
@@ -72,10 +69,7 @@ template <class T>
 void CpuBackward<T>::accumulate(const KeyValue<T>& kv, const KeyValueGradient<T>& gradient,
                                 const Progress& progress) {
   const Shape& q = forward_.q.shape();
-  const Index group = require_attention_shapes(q, kv.k.shape(), kv.v.shape(), forward_.out.shape());
-  require(kv.k.shape() == gradient.k.shape() && kv.v.shape() == gradient.v.shape() &&
-              kv.k.shape().seq == count(kv.ranges),
-          "CpuBackward: k, v, dk and dv belong to the same keys");
+  const Index group = require_keys(forward_.shapes(), kv, gradient);
   const Index kv_heads = kv.k.shape().heads, pairs = q.batch * kv_heads;
 
   const std::vector<KeyRange> parts = parts_of(kv.ranges);

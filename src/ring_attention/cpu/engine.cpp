@@ -11,15 +11,12 @@ using cpu::QueryTile;
 
 template <class T>
 CpuEngine<T>::CpuEngine(Scoring scoring, const CpuOptions& options)
-    : scoring_(std::move(scoring)), threads_(options.threads), kernels_(kernels<T>(options.isa)) {
-  require(threads_ >= 1, "CpuEngine: at least one thread");
-}
+    : scoring_(std::move(scoring)), threads_(options.threads), kernels_(kernels<T>(options.isa)) {}
 
 template <class T>
 void CpuEngine<T>::begin(View<const T> q, TokenRanges ranges, View<const T> bias,
                          std::optional<Index> value_dim) {
-  require(q.shape().seq == count(ranges), "CpuEngine: q and its ranges have different numbers of tokens");
-  require_bias_shape(bias.shape(), q.shape());
+  require_queries(q.shape(), ranges, bias.shape());
   q_ = q;
   bias_ = bias;
   q_ranges_ = std::move(ranges);
@@ -35,9 +32,7 @@ void CpuEngine<T>::begin(View<const T> q, TokenRanges ranges, View<const T> bias
 template <class T>
 void CpuEngine<T>::accumulate(const KeyValue<T>& kv, const Progress& progress) {
   const Shape& q = q_.shape();
-  const Index group = require_attention_shapes(q, kv.k.shape(), kv.v.shape(), state_.o.shape());
-  require(kv.k.shape().seq == count(kv.ranges),
-          "CpuEngine: k and its ranges have different numbers of tokens");
+  const Index group = require_keys({q, state_.o.shape(), bias_.shape()}, kv);
   const auto tiles = static_cast<Index>(tiles_.size());
 
   // The heads of a group follow each other and share K,V in the cache. The last tiles see most keys under a causal

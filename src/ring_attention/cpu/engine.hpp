@@ -8,6 +8,7 @@
 #include <optional>
 #include <type_traits>
 
+#include "ring_attention/attention/shapes.hpp"
 #include "ring_attention/attention/sink.hpp"
 #include "ring_attention/attention/terms.hpp"
 #include "ring_attention/cpu/isa.hpp"

@@ -26,6 +26,7 @@ QueryIntervals::QueryIntervals(const Mask& mask, const TokenRanges& queries)
 
 template <class T>
 Tensor<T> workspaces(int threads, Size elements) {
+  require(threads >= 1, "an engine has at least one thread");
   // Each starts at a multiple of 64 bytes, and a page behind the last: the hardware's prefetcher runs on behind the end
   // of an array as far as its page goes, and would take the lines that the next thread is writing (5 % of two threads).
   constexpr Size line = 64 / sizeof(T), page = 4096 / sizeof(T);
@@ -39,7 +40,6 @@ template <class T>
 PairMatrix<T> pairs_of(const View<T>& array, Index batch, Index head, const QueryTile& tile,
                        const TokenRange& keys) {
   if (array.size() == 0) return {};
-  require(keys.count == 0 || keys.end() <= array.shape().dim, "the bias has no column for the last key");
   return {bias_row(array, batch, head, tile.first) + keys.begin, array.shape().dim, keys.stride,
           static_cast<int>(tile.queries.count)};
 }
@@ -50,7 +50,6 @@ template <class T>
 bool Lanes<T>::look(const Scoring& scoring, const QueryIntervals& intervals, Index batch, Index head,
                     const QueryTile& tile, int part, const TokenRange& keys, const T* k, const T* v,
                     const View<const T>& bias, const View<T>& grad_bias) {
-  require(keys.count <= std::numeric_limits<int>::max(), "a rank holds at most 2^31 - 1 keys of a range");
   const Dropout& dropout = scoring.dropout;
   bool any = false;
   const auto queries = static_cast<std::size_t>(tile.queries.count);

@@ -10,13 +10,14 @@ using namespace cuda;
 
 template <class T>
 void CudaEngine<T>::begin(View<const T> q, const TokenRanges& ranges, View<const float> bias) {
-  require(q.shape().seq == count(ranges), "CudaEngine: q and its ranges have different numbers of tokens");
+  require_queries(q.shape(), ranges, bias.shape());
   device_ = traits_for(options_);
   tables_ = tables_for(options_, scoring_, q.shape(), ranges);
-  pairs_ = PairsOnDevice(scoring_, tables_->dropout, q.shape(), bias);
+  pairs_ = PairsOnDevice(scoring_, tables_->dropout, bias);
   kernel_ =
       &choose_forward(options_.kernel, device_, type_of<T>, static_cast<int>(q.shape().dim), pairs_.any());
   q_ = q;
+  bias_ = bias.shape();
   o_ = Tensor<float>(q.shape(), options_.allocator);
   m_ = Tensor<float>(q.shape().per_row(), options_.allocator);
   l_ = Tensor<float>(q.shape().per_row(), options_.allocator);
@@ -27,10 +28,7 @@ void CudaEngine<T>::begin(View<const T> q, const TokenRanges& ranges, View<const
 
 template <class T>
 void CudaEngine<T>::accumulate(const KeyValue<T>& kv, const Progress& progress) {
-  (void)require_attention_shapes(q_.shape(), kv.k.shape(), kv.v.shape(), q_.shape());
-  require(kv.k.shape().seq == count(kv.ranges),
-          "CudaEngine: k and its ranges have different numbers of tokens");
-  pairs_.require_columns(kv.ranges);
+  (void)require_keys({q_.shape(), q_.shape(), bias_}, kv);
   require(!finished_, "CudaEngine: a piece of keys after the last one");
   const bool last = ++seen_ == options_.pieces;
   if (q_.size() > 0)
@@ -70,13 +68,12 @@ Partial<float> CudaEngine<T>::to_partial() const {
 
 template <class T>
 void CudaBackward<T>::begin(const BackwardInputs<T>& forward, const TokenRanges& ranges) {
+  forward.require_queries(ranges);
   const Shape& q = forward.q.shape();
-  require(q == forward.out.shape() && q == forward.grad_out.shape() && q.per_row() == forward.lse.shape() &&
-              q.seq == count(ranges),
-          "CudaBackward: q, out, dO, lse and the ranges must have the same queries");
+  require_equal_widths(q, forward.out.shape());
   device_ = traits_for(options_);
   tables_ = tables_for(options_, scoring_, q, ranges);
-  pairs_ = PairsOnDevice(scoring_, tables_->dropout, q, forward.bias);
+  pairs_ = PairsOnDevice(scoring_, tables_->dropout, forward.bias);
   kernel_ = &choose_backward(options_.kernel, device_, type_of<T>, static_cast<int>(q.dim), pairs_.any());
   forward_ = forward;
   delta_ = Tensor<float>(q.per_row(), options_.allocator);
@@ -90,11 +87,7 @@ template <class T>
 void CudaBackward<T>::accumulate(const KeyValue<T>& kv, const KeyValueGradient<float>& gradient,
                                  const Progress& progress) {
   const Shape& q = forward_.q.shape();
-  (void)require_attention_shapes(q, kv.k.shape(), kv.v.shape(), q);
-  require(kv.k.shape() == gradient.k.shape() && kv.v.shape() == gradient.v.shape() &&
-              kv.k.shape().seq == count(kv.ranges),
-          "CudaBackward: k, v, dk, dv and the ranges must have the same keys");
-  pairs_.require_columns(kv.ranges);
+  (void)require_keys(forward_.shapes(), kv, gradient);
   if (q.size() > 0)
     for_each_launch<BackwardTask>(
         {task_of(q, forward_.q.data(), scoring_, tables_->mask), forward_.grad_out.data(),

@@ -59,6 +59,7 @@ class CudaEngine final : public Engine<T> {
   cuda::DeviceTraits device_{};
   const cuda::ForwardKernel* kernel_ = nullptr;
   View<const T> q_;
+  Shape bias_;
   std::shared_ptr<const cuda::QueryTables> tables_;
   cuda::PairsOnDevice pairs_;
   Tensor<float> o_, m_, l_;  // m in units of log 2

@@ -61,9 +61,7 @@ std::shared_ptr<const QueryTables> tables_for(const CudaOptions& options, const 
   return tables;
 }
 
-PairsOnDevice::PairsOnDevice(const Scoring& scoring, View<const DropoutRow> rows, const Shape& q,
-                             View<const float> bias) {
-  require_bias_shape(bias.shape(), q);
+PairsOnDevice::PairsOnDevice(const Scoring& scoring, View<const DropoutRow> rows, View<const float> bias) {
   if (bias.size() > 0) {
     terms_.bias_batches = static_cast<int>(bias.shape().batch);
     terms_.bias_heads = static_cast<int>(bias.shape().heads);
@@ -76,12 +74,6 @@ PairsOnDevice::PairsOnDevice(const Scoring& scoring, View<const DropoutRow> rows
   terms_.dropout = rows.data();
   terms_.threshold = static_cast<std::uint32_t>(dropout.threshold());
   terms_.kept = static_cast<float>(dropout.scale());
-}
-
-void PairsOnDevice::require_columns(const TokenRanges& keys) const {
-  for (const TokenRange& range : keys)
-    require(terms_.bias == nullptr || range.count == 0 || range.end() <= terms_.positions,
-            "the bias has no column for the last key");
 }
 
 Tensor<float> sinks_on_device(const std::vector<double>& sinks, const Shape& q, StreamHandle stream,

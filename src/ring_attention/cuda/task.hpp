@@ -5,7 +5,6 @@
 #include <functional>
 #include <memory>
 
-#include "ring_attention/attention/bias.hpp"
 #include "ring_attention/attention/blockwise.hpp"
 #include "ring_attention/cuda/device_tensor.hpp"
 
@@ -61,10 +60,8 @@ class PairsOnDevice {
  public:
   PairsOnDevice() = default;
   /// \param rows  of the dropout (QueryTables); stay with the caller
-  /// \param q     of the shard
   /// \param bias  of these queries, in device memory, or empty
-  /// \throws Error if the bias does not belong to the queries
-  PairsOnDevice(const Scoring& scoring, View<const DropoutRow> rows, const Shape& q, View<const float> bias);
+  PairsOnDevice(const Scoring& scoring, View<const DropoutRow> rows, View<const float> bias);
 
   [[nodiscard]] bool any() const { return terms_.any(); }
 
@@ -79,9 +76,6 @@ class PairsOnDevice {
     else
       kernel.launch(task, type, device, stream);
   }
-
-  /// \throws Error if the bias has no column for one of these keys
-  void require_columns(const TokenRanges& keys) const;
 
  private:
   PairTerms terms_{};

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "ring_attention/attention/bias.hpp"
 #include "ring_attention/attention/row_dot.hpp"
 #include "ring_attention/cpu/exact/kernel_term.hpp"
 #include "ring_attention/cpu/exact/tiles.hpp"
@@ -17,9 +16,7 @@ SameBitsBackward::SameBitsBackward(Scoring scoring, const CpuOptions& options, I
       most_keys_(most_keys),
       query_tiling_(options.same_bits, scoring_.mask.documents, scoring_.mask.offset),
       key_tiling_(options.same_bits, scoring_.mask.documents),
-      kernels_(kernels<float>(options.isa)) {
-  require(options.threads >= 1, "SameBitsBackward: at least one thread");
-}
+      kernels_(kernels<float>(options.isa)) {}
 
 /// What a thread of the fast engine needs: the panels of a tile of queries, one after the other; dK and dV of a tile of keys;
 /// and the rows that a panel stores.
@@ -44,14 +41,12 @@ struct SameBitsBackward::Panels {
 };
 
 void SameBitsBackward::begin(const BackwardInputs<float>& forward, const TokenRanges& ranges) {
-  const Shape& q = forward.q.shape();
-  require(forward.has(count(ranges)), "SameBitsBackward: q, out, dO and lse belong to the same queries");
-  require_bias_shape(forward.bias.shape(), q);
+  forward.require_queries(ranges);
   forward_ = forward;
   intervals_ = cpu::QueryIntervals(scoring_.mask, ranges);
   queries_ = tiles_of(ranges, query_tiling_);
   key_tiles_ = 0;
-  grad_q_ = ExactRows(q);
+  grad_q_ = ExactRows(forward.q.shape());
   grad_bias_ = Tensor<float>(forward.bias.shape());
   delta_ = row_dot(forward.grad_out, forward.out, forward.grad_lse);
   workspace_ =
@@ -61,13 +56,12 @@ void SameBitsBackward::begin(const BackwardInputs<float>& forward, const TokenRa
 void SameBitsBackward::accumulate(const KeyValue<float>& kv, const KeyValueGradient<float>& gradient,
                                   const Progress& progress) {
   const Shape &q = forward_.q.shape(), &k = kv.k.shape(), &bias = forward_.bias.shape();
-  const Index group = require_attention_shapes(q, k, kv.v.shape(), forward_.out.shape()),
-              pairs = q.batch * k.heads;
+  const Index group = require_keys(forward_.shapes(), kv), pairs = q.batch * k.heads;
   for (const auto& [sums, dim] : {std::pair(gradient.k, k.dim), std::pair(gradient.v, kv.v.shape().dim)})
     require(
         sums.shape().dim == ExactFormat{dim}.words() || sums.shape().dim == ExactFormat{dim, true}.words(),
         "SameBitsBackward: dK and dV are rows of exact sums");
-  const std::vector<TokenTile> keys = key_tiles(kv, key_tiling_);
+  const std::vector<TokenTile> keys = tiles_of(kv.ranges, key_tiling_);
   key_tiles_ += std::ssize(keys) * intervals_.parts();  // an interval of a tile is a term of dQ
   if (key_tiles_ > ExactFormat::most_terms) grad_q_.widen();
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "ring_attention/attention/bias.hpp"
 #include "ring_attention/cpu/exact/tiles.hpp"
 #include "ring_attention/cpu/same_bits.hpp"
 #include "ring_attention/cpu/threads.hpp"
@@ -12,15 +11,11 @@ namespace ring_attention {
 SameBitsEngine::SameBitsEngine(Scoring scoring, const CpuOptions& options)
     : scoring_(std::move(scoring)),
       options_(options),
-      key_tiling_(options.same_bits, scoring_.mask.documents) {
-  require(options.threads >= 1, "SameBitsEngine: at least one thread");
-}
+      key_tiling_(options.same_bits, scoring_.mask.documents) {}
 
 void SameBitsEngine::begin(View<const float> q, const TokenRanges& ranges, View<const float> bias,
                            std::optional<Index> value_dim) {
-  require(q.shape().seq == count(ranges),
-          "SameBitsEngine: q and its ranges have different numbers of tokens");
-  require_bias_shape(bias.shape(), q.shape());
+  require_queries(q.shape(), ranges, bias.shape());
   q_ = q;
   bias_ = bias;
   intervals_ = cpu::QueryIntervals(scoring_.mask, ranges);
@@ -38,9 +33,8 @@ void SameBitsEngine::begin(View<const float> q, const TokenRanges& ranges, View<
 
 void SameBitsEngine::accumulate(const KeyValue<float>& kv, const Progress& progress) {
   const Shape& q = q_.shape();
-  const Index group =
-      require_attention_shapes(q, kv.k.shape(), kv.v.shape(), q.with_dim(state_.o.format().dim));
-  const std::vector<TokenTile> keys = key_tiles(kv, key_tiling_);
+  const Index group = require_keys({q, q.with_dim(state_.o.format().dim), bias_.shape()}, kv);
+  const std::vector<TokenTile> keys = tiles_of(kv.ranges, key_tiling_);
   key_tiles_ += std::ssize(keys) * intervals_.parts();        // an interval of a tile is a term
   if (key_tiles_ >= ExactFormat::most_terms) state_.widen();  // a sink is one more term
 

@@ -2,18 +2,10 @@
 /// Tiles of a shard, for the two engines of this folder.
 #pragma once
 
-#include <vector>
-
-#include "ring_attention/attention/engine.hpp"
 #include "ring_attention/attention/exact/state.hpp"
 #include "ring_attention/attention/exact/tiling.hpp"
 
 namespace ring_attention {
-
-inline std::vector<TokenTile> key_tiles(const KeyValue<float>& kv, const Tiling& tiling) {
-  require(kv.k.shape().seq == count(kv.ranges), "the keys and their ranges have different numbers of tokens");
-  return tiles_of(kv.ranges, tiling);
-}
 
 /// Merges rows of sums that a kernel has stored, not wide, `stride` words from one to the next.
 inline void merge_rows(ExactRows& into, Index batch, Index head, const TokenTile& tile, float* stored,
