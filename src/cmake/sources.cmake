@@ -18,6 +18,7 @@ set(mpi_sources
 set(attention_sources
     ring_attention/attention/backward.cpp
     ring_attention/attention/blockwise.cpp
+    ring_attention/attention/dense_softmax.cpp
     ring_attention/attention/documents.cpp
     ring_attention/attention/dropout.cpp
     ring_attention/attention/exact/state.cpp
@@ -130,7 +131,7 @@ set(cuda_sources
     ring_attention/parallel/collectives/staged_all_to_all.cpp
     ring_attention/ring/transports/staged.cpp)
 set(cuda_launch_sources # of launch.cuh, which the emulator replaces
-    ring_attention/cuda/scratch_pool.cpp)
+    ring_attention/cuda/launch.cpp)
 set(nccl_sources #
     ring_attention/parallel/collectives/nccl_all_to_all.cpp
     ring_attention/ring/transports/nccl.cpp)

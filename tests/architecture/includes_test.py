@@ -38,7 +38,7 @@ MPI_FILES = r"src/(ring_attention/mpi|io)/|src/ring_attention/ring/transports/(o
 FEATURES = [
     (r"ring_attention/parallel/balance/", r"parallel/balance/"),
     (r"ring_attention/parallel/(observe[dr])\.hpp", r"parallel/(observe[dr]|trace)\.|(observed_call|gpu_attention)\."),
-    (r"ring_attention/(parallel|cpu)/same_bits", r"parallel/(same_bits_|cpu_devices|context_memory|decode/)"),
+    (r"ring_attention/(parallel/same_bits|cpu/exact/)", r"parallel/(same_bits_|cpu_devices|context_memory|decode/)"),
     (r"ring_attention/(parallel/function_device|attention/function_engine)\.hpp", r"parallel/function_device\."),
     (r"ring_attention/parallel/widening_device\.hpp", r"parallel/cpu_devices\."),
 ]

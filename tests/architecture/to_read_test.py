@@ -3,6 +3,9 @@
 `to_read_test.py` prints the table and compares it with the one of docs/architecture.md, whose numbers are bounds. Where
 a change needs more, raise the bound there and say why in the commit. `to_read_test.py NAME` lists the files of a row.
 
+So a .cpp of the library has to define what its own header declares, or the files of a row would not be all that there
+is to read: the test names the others. (Kernels are behind tables of functions: cpu/kernels.hpp, cuda/kernels.hpp.)
+
 It also compares the page's table of what each part weighs, which `to_read_test.py --write` writes. A number is rounded
 to 100 lines and may be off by 100 lines or 5 %, whichever is more, so that few changes have to edit the page. Growth in
 many parts at once would then go unseen: the sum of a column may be off by 1 %. Too few lines fail as well, because what
@@ -13,6 +16,8 @@ import os
 import re
 import sys
 from pathlib import Path
+
+from includes_test import code_of
 
 ROOT = Path(os.environ.get("RING_ATTENTION_SOURCE", Path(__file__).resolve().parents[2]))
 LIBRARY = "src/ring_attention/"
@@ -113,6 +118,31 @@ def to_read(starts):
     return files
 
 
+def defined_elsewhere(name, code, header):
+    """What a .cpp defines and neither its own header nor itself declares. The last two: text without comments."""
+    if re.search(r"kernel(_list)?\.cpp$", name):
+        return
+    begins = r"^(?!template |namespace|using |#|\}|\s|RING_ATTENTION_)"  # at the left margin: not in a function
+    for function in re.findall(begins + r".*?((?:\w+(?:<[\w, ]+>)?::)*~?\w+)\(", code, re.MULTILINE):
+        owner, _, member = re.sub("<.*?>", "", function).partition("::")
+        declared = rf"\b(class|struct) {owner}\b[^;]*{{" if member else rf"\b{owner}\("
+        if not re.search(declared, header + (code if member else "")):
+            yield f"{name} defines {function}, which its own header does not declare"
+
+
+def check_definitions():
+    """Prints what defined_elsewhere() finds in the library; returns how many."""
+    must_fail = list(defined_elsewhere("a.cpp", "int f(int x) {\nT<U>::T(int x) {\nint main() {\n", "int main();"))
+    found = [] if len(must_fail) == 2 else [f"the rule about definitions is dead: {must_fail}"]
+    for path in sorted((ROOT / LIBRARY).rglob("*.cpp")):
+        named = re.sub(r"^namespace \{$.*?^\}  // namespace$", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+        headers = (path.with_suffix(suffix) for suffix in (".hpp", ".cuh"))
+        header = "".join(code_of(file.read_text(encoding="utf-8")) for file in headers if file.is_file())
+        found += defined_elsewhere(path.relative_to(ROOT).as_posix(), code_of(named), header)
+    print("".join(line + "\n" for line in found), end="")
+    return len(found)
+
+
 def main():
     page = PAGE.read_text(encoding="utf-8")
     if sys.argv[1:] == ["--write"]:
@@ -123,7 +153,7 @@ def main():
         for path, lines in sorted(to_read(ROWS[sys.argv[1]]).items()):
             print(f"{lines:5} {path}")
         return 0
-    complaints = check_weight(page)
+    complaints = check_weight(page) + check_definitions()
     for name, starts in ROWS.items():
         files = to_read(starts)
         found = len(files), sum(files.values())

@@ -19,14 +19,6 @@ double max_abs(View<const double> array) {
   return most;
 }
 
-Eigen::VectorXd norms_4(View<const double> array, Index batch, Index head) {
-  const auto rows = matrix(array, batch, head);
-  Eigen::VectorXd norms = rows.rowwise().lpNorm<Eigen::Infinity>();
-  for (Index i = 0; i < rows.rows(); ++i)
-    if (norms(i) > 0) norms(i) *= std::sqrt((rows.row(i) / norms(i)).array().square().matrix().norm());
-  return norms;
-}
-
 Eigen::VectorXd norms(View<const double> array, Index batch, Index head) {
   const auto rows = matrix(array, batch, head);
   Eigen::VectorXd norms(rows.rows());

@@ -20,7 +20,7 @@ namespace ring_attention {
 struct CpuOptions {
   int threads = 1;
   Isa isa = best_isa();
-  /// Tokens in a tile of the engines whose bits do not depend on the number of ranks (same_bits.hpp), in float only; 0: the
+  /// Tokens in a tile of the engines whose bits do not depend on the number of ranks (exact/), in float only; 0: the
   /// others.
   Index same_bits = 0;
 };

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "ring_attention/cpu/same_bits.hpp"
+#include "ring_attention/attention/exact/sum.hpp"
 
 namespace ring_attention {
 
@@ -52,9 +52,9 @@ Index exact_bytes(const SharedAttention& shared, bool gradients) {
   const KvShape kv = computed_keys(shared);
   const Index terms = std::max(shared.tokens.queries.pieces() * shared.q.heads / shared.kv.heads,
                                shared.tokens.keys.pieces());
-  const auto words = [&](Index dim) { return same_bits_accumulator(dim, terms).dim; };
+  const auto words = [&](Index dim) { return ExactFormat::of(dim, terms).words(); };
   const Index terms_of_query = shared.tokens.keys.pieces() * shared.scoring.mask.parts();
-  const auto words_of_query = [&](Index dim) { return same_bits_accumulator(dim, terms_of_query).dim; };
+  const auto words_of_query = [&](Index dim) { return ExactFormat::of(dim, terms_of_query).words(); };
   const auto bytes = [](Index numbers) { return numbers * static_cast<Index>(sizeof(float)); };
   if (!gradients) return bytes(q.per_row().size() * (words_of_query(kv.value_dim) + words_of_query(1)));
   // Arrays of dK,dV that hold sums where ring_bytes() and the others count floats; Ulysses sends and receives sums.

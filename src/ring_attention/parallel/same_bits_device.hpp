@@ -6,15 +6,15 @@
 #include <memory>
 #include <string>
 
-#include "ring_attention/attention/exact/tiling.hpp"
-#include "ring_attention/cpu/same_bits.hpp"
+#include "ring_attention/cpu/exact/backward.hpp"
+#include "ring_attention/cpu/exact/forward.hpp"
 #include "ring_attention/parallel/context_parallel.hpp"
 #include "ring_attention/parallel/cpu_device.hpp"
 #include "ring_attention/parallel/term_gradients.hpp"
 
 namespace ring_attention {
 
-/// The engines whose sums are exact (cpu/same_bits.hpp).
+/// The engines whose sums are exact (cpu/exact).
 class SameBitsDevice : public CpuDevice<float> {
  public:
   /// \param options  same_bits is the tile
@@ -38,16 +38,19 @@ class SameBitsDevice : public CpuDevice<float> {
   [[nodiscard]] std::unique_ptr<Engine<float>> forward(const Scoring& scoring, View<const float> q,
                                                        const TokenRanges& ranges, View<const float> bias,
                                                        const ExpectedKeys& keys) const override {
-    return same_bits_forward(scoring, options_, q, ranges, bias, keys.largest.value_dim);
+    return begun(std::make_unique<SameBitsEngine>(scoring, options_), q, ranges, bias, keys);
   }
   [[nodiscard]] std::unique_ptr<BackwardEngine<float>> backward(const Scoring& scoring,
                                                                 const BackwardInputs<float>& inputs,
                                                                 const TokenRanges& ranges,
                                                                 const ExpectedKeys& keys) const override {
-    return same_bits_backward(scoring, options_, std::max<Index>(keys.largest.seq, 1), inputs, ranges);
+    const Index most_keys = std::max<Index>(keys.largest.seq, 1);
+    return begun(std::make_unique<SameBitsBackward>(scoring, options_, most_keys), inputs, ranges);
   }
   [[nodiscard]] GradientAccumulator gradient_accumulator(Index dim, Index terms) const override {
-    return same_bits_accumulator(dim, terms);
+    const ExactFormat format = ExactFormat::of(dim, terms);
+    return {std::make_shared<ExactMemory>(format), format.words(),
+            [format](View<const float> rows) { return exact_values(format, rows); }};
   }
 };
 

@@ -71,15 +71,4 @@ AttentionResult<float> ExactPartial::finish(const std::vector<double>& sinks) {
   return result;
 }
 
-void add_partial(ExactSum o_sum, ExactSum l_sum, std::span<float> o, double m, float l) {
-  if (m == -std::numeric_limits<double>::infinity() && l == 0) return;
-  if (m > ExactFormat::largest_exponent) l = std::numeric_limits<float>::quiet_NaN();  // not another weight
-  const double exponent = std::isfinite(m) ? std::ceil(m) : 0;
-  const auto factor = static_cast<float>(std::exp2(m - exponent));
-  for (float& x : o) x = l == l ? x * factor : l;  // as does a score that is NaN
-  l *= factor;
-  o_sum.add(o, exponent);
-  l_sum.add({&l, 1}, exponent);
-}
-
 }  // namespace ring_attention

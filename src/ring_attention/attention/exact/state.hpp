@@ -53,10 +53,4 @@ struct ExactPartial {
   [[nodiscard]] AttentionResult<float> finish(const std::vector<double>& sinks);
 };
 
-/// A partial result (o, m, l) of one row over one tile, as terms: o 2^m and l 2^m, m in units of log 2. They are rounded to
-/// multiples of the power of two above 2^m here, because a sum moves a term by powers of two only. m = -inf: no key, no term.
-/// m beyond 2e9: NaN.
-/// \param o  is changed
-void add_partial(ExactSum o_sum, ExactSum l_sum, std::span<float> o, double m, float l);
-
 }  // namespace ring_attention

@@ -56,6 +56,8 @@ struct ExactFormat {
   Index dim = 1;
   bool wide = false;
 
+  /// A format that takes so many terms.
+  [[nodiscard]] static ExactFormat of(Index dim, Index terms) { return {dim, terms > most_terms}; }
   [[nodiscard]] Index words() const { return 2 + (wide ? 4 : 2) * dim; }
 };
 

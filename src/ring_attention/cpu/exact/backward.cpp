@@ -5,7 +5,6 @@
 #include "ring_attention/attention/row_dot.hpp"
 #include "ring_attention/cpu/exact/kernel_term.hpp"
 #include "ring_attention/cpu/exact/tiles.hpp"
-#include "ring_attention/cpu/same_bits.hpp"
 #include "ring_attention/cpu/threads.hpp"
 
 namespace ring_attention {
@@ -162,21 +161,6 @@ void SameBitsBackward::differentiate(const Task& task, const KeyValue<float>& kv
   }
   for (Panel& panel : all)
     if (panel.terms > 0) store(panel);
-}
-
-std::unique_ptr<BackwardEngine<float>> same_bits_backward(const Scoring& scoring, const CpuOptions& options,
-                                                          Index most_keys,
-                                                          const BackwardInputs<float>& inputs,
-                                                          const TokenRanges& ranges) {
-  auto engine = std::make_unique<SameBitsBackward>(scoring, options, most_keys);
-  engine->begin(inputs, ranges);
-  return engine;
-}
-
-GradientAccumulator same_bits_accumulator(Index dim, Index terms) {
-  const ExactFormat format{dim, terms > ExactFormat::most_terms};
-  return {std::make_shared<ExactMemory>(format), format.words(),
-          [format](View<const float> rows) { return exact_values(format, rows); }};
 }
 
 }  // namespace ring_attention

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "ring_attention/cpu/exact/tiles.hpp"
-#include "ring_attention/cpu/same_bits.hpp"
 #include "ring_attention/cpu/threads.hpp"
 
 namespace ring_attention {
@@ -78,14 +77,6 @@ void SameBitsEngine::attend(const Task& task, const KeyValue<float>& kv, const s
       if (terms == ExactFormat::terms_at_once) store();
     }
   if (terms > 0) store();
-}
-
-std::unique_ptr<Engine<float>> same_bits_forward(const Scoring& scoring, const CpuOptions& options,
-                                                 View<const float> q, const TokenRanges& ranges,
-                                                 View<const float> bias, Index value_dim) {
-  auto engine = std::make_unique<SameBitsEngine>(scoring, options);
-  engine->begin(q, ranges, bias, value_dim);
-  return engine;
 }
 
 }  // namespace ring_attention

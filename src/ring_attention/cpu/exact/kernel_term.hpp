@@ -8,20 +8,14 @@
 namespace ring_attention {
 
 /// Adds a term to each of some rows of sums.
-/// \param add    of the kernels (cpu/kernels.hpp); null: the readable sum, which has the same bits
+/// \param add    of the kernels (cpu/kernels.hpp)
 /// \param sums   [rows][words] of the format  \param terms  [rows][dim]
 /// \throws Error as ExactSum::add() does
 inline void add_exact_terms(cpu::AddExactTerms add, const ExactFormat& format, float* sums, Index rows,
                             const float* terms) {
   const Index words = format.words(), dim = format.dim;
-  for (Index i = 0; i < rows; ++i) {
-    ExactSum sum(format, sums + i * words);
-    if (add != nullptr)
-      sum.make_room();
-    else
-      sum.add({terms + i * dim, static_cast<std::size_t>(dim)});
-  }
-  if (add != nullptr) add({terms, sums, rows, dim, words});
+  for (Index i = 0; i < rows; ++i) ExactSum(format, sums + i * words).make_room();
+  add({terms, sums, rows, dim, words});
 }
 
 }  // namespace ring_attention

@@ -46,7 +46,7 @@ template <class T>
                                                   const Scoring& scoring);
 
 /// The state as exact sums, whose bits do not depend on the number of ranks and threads: those of the query's row in a
-/// forward (cpu/same_bits.hpp).
+/// forward (cpu/exact/forward.hpp).
 /// \param cache    of whole tiles of options.same_bits tokens
 [[nodiscard]] ExactPartial attend_to_cache(View<const float> q, const ShardedCache<float>& cache,
                                            const Scoring& scoring, const CpuOptions& options);
