@@ -46,11 +46,13 @@ std::vector<std::string> texts_of_all(AllToAll& all, const std::string& own, std
   return texts;
 }
 
-/// Does what agree() of a communicator does.
 void agree(AllToAll& all, const std::function<void()>& validate) {
-  const std::optional<std::string> failure = failure_of(all.rank(), validate);
-  for (const std::string& text : texts_of_all(all, failure ? 'f' + *failure : ""))
-    if (!text.empty()) throw AgreedError(text.substr(1));
+  const auto unite = [&all](std::span<std::byte> bytes) {
+    const std::string own(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    for (const std::string& text : texts_of_all(all, own))
+      for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] |= static_cast<std::byte>(text[i]);
+  };
+  ring_attention::agree(all.rank(), all.size(), unite, validate);
 }
 
 /// Moves a value from one rank to another. Collective.

@@ -1,6 +1,6 @@
 #include "ring_attention/attention_ranks.hpp"
 
-#include <algorithm>
+#include "ring_attention/mpi/collectives.hpp"
 
 namespace ring_attention {
 namespace {
@@ -42,10 +42,7 @@ class MpiRanks : public AttentionRanks {
   explicit MpiRanks(MPI_Comm caller) : comm_(duplicate(caller)) {}
 
   [[nodiscard]] AllToAll& all() override { return all_; }
-  void unite(std::span<std::byte> bytes) override {
-    check_mpi(MPI_Allreduce(MPI_IN_PLACE, bytes.data(), static_cast<int>(bytes.size()), MPI_BYTE, MPI_BOR,
-                            comm_.handle()));
-  }
+  void unite(std::span<std::byte> bytes) override { ring_attention::unite(comm_, bytes); }
   [[nodiscard]] std::unique_ptr<Links> make_links(const RankGrid& grid) override {
     return std::make_unique<MpiLinks>(comm_, grid.ulysses, grid.ring);
   }
@@ -69,25 +66,6 @@ std::shared_ptr<AttentionRanks> mpi(MPI_Comm comm) {
     if (finalised == 0) delete ranks;
   };
   return {new MpiRanks(comm), end};
-}
-
-std::string text_of(int root, AttentionRanks& ranks, std::string text) {
-  const bool mine = ranks.rank() == root;
-  std::size_t length = mine ? text.size() : 0;  // zeros change no bit
-  ranks.unite(std::as_writable_bytes(std::span(&length, 1)));
-  if (!mine) text.assign(length, '\0');
-  ranks.unite(std::as_writable_bytes(std::span(text)));
-  return text;
-}
-
-void agree(AttentionRanks& ranks, const std::function<void()>& validate) {
-  const std::optional<std::string> failure = failure_of(ranks.rank(), validate);
-  std::vector<std::byte> failed(static_cast<std::size_t>(ranks.size()));
-  failed[static_cast<std::size_t>(ranks.rank())] = std::byte{failure.has_value()};
-  ranks.unite(failed);
-  const auto lowest = std::ranges::find(failed, std::byte{1});
-  if (lowest == failed.end()) return;
-  throw AgreedError(text_of(static_cast<int>(lowest - failed.begin()), ranks, failure.value_or("")));
 }
 
 }  // namespace ring_attention

@@ -4,7 +4,6 @@
 
 #include <functional>
 #include <memory>
-#include <string>
 
 #include "ring_attention/mpi/agreement.hpp"
 #include "ring_attention/parallel/mpi_links.hpp"
@@ -23,7 +22,7 @@ class AttentionRanks {
 
   /// An all-to-all among all ranks.
   [[nodiscard]] virtual AllToAll& all() = 0;
-  /// Replaces the bytes by the bitwise "or" of those of all ranks, which have equally many.
+  /// Each bit becomes 1 where it is 1 on any rank (mpi/agreement.hpp). Collective.
   virtual void unite(std::span<std::byte> bytes) = 0;
   /// Links between arrays of the host. Collective.
   [[nodiscard]] virtual std::unique_ptr<Links> make_links(const RankGrid& grid) = 0;
@@ -51,9 +50,12 @@ class AttentionRanks {
 /// \throws InputError when MPI is not running, and for MPI_COMM_NULL or an intercommunicator; nothing is sent then
 [[nodiscard]] std::shared_ptr<AttentionRanks> mpi(MPI_Comm comm);
 
-/// Does what agree() of a communicator does.
-void agree(AttentionRanks& ranks, const std::function<void()>& validate);
-/// The text that `root` passes. Collective.
-[[nodiscard]] std::string text_of(int root, AttentionRanks& ranks, std::string text);
+/// How these ranks meet.
+[[nodiscard]] inline Unite unite_of(AttentionRanks& ranks) {
+  return [&ranks](std::span<std::byte> bytes) { ranks.unite(bytes); };
+}
+inline void agree(AttentionRanks& ranks, const std::function<void()>& validate) {
+  agree(ranks.rank(), ranks.size(), unite_of(ranks), validate);
+}
 
 }  // namespace ring_attention

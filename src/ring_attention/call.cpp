@@ -168,7 +168,7 @@ AgreedCall agreed(AttentionRanks& ranks, const Call<T>& call,
 
   // A rank is wrong, or ranks differ: which, and why.
   agree(ranks, [&] { check_own(); });
-  const std::string of_rank_0 = text_of(0, ranks, mine->text);
+  const std::string of_rank_0 = text_of(0, ranks.rank(), unite_of(ranks), mine->text);
   agree(ranks, [&] {
     require_same_arguments(ranks.rank(), mine->text, of_rank_0);
     check_more(check, mine->shared);

@@ -23,11 +23,16 @@ struct MpiCalls {
 }  // namespace
 
 extern "C" {
-int MPI_Allreduce(const void* send, void* receive, int count, MPI_Datatype type, MPI_Op op, MPI_Comm comm) {
+int MPI_Allreduce_c(const void* send, void* receive, MPI_Count count, MPI_Datatype type, MPI_Op op,
+                    MPI_Comm comm) {
   int bytes = 0;
   PMPI_Type_size(type, &bytes);
   ++calls.all_reduces;
-  calls.all_reduced_bytes += count * bytes;
+  calls.all_reduced_bytes += static_cast<int>(count) * bytes;
+  return PMPI_Allreduce_c(send, receive, count, type, op, comm);
+}
+int MPI_Allreduce(const void* send, void* receive, int count, MPI_Datatype type, MPI_Op op, MPI_Comm comm) {
+  ++calls.others;
   return PMPI_Allreduce(send, receive, count, type, op, comm);
 }
 int MPI_Bcast(void* buffer, int count, MPI_Datatype type, int root, MPI_Comm comm) {

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <new>
+#include <optional>
 #include <thread>
 
 #include "ring_attention/mpi/collectives.hpp"
@@ -17,8 +18,7 @@ std::string out_of_memory(int rank) {
          " is out of memory: use more ranks on more hosts, or smaller arrays";
 }
 
-}  // namespace
-
+/// The text of the error of `validate` of which all ranks are to know, or none.
 std::optional<std::string> failure_of(int rank, const std::function<void()>& validate) {
   try {
     validate();
@@ -32,14 +32,28 @@ std::optional<std::string> failure_of(int rank, const std::function<void()>& val
   return std::nullopt;
 }
 
+}  // namespace
+
+void agree(int rank, int size, const Unite& unite, const std::function<void()>& validate) {
+  const std::optional<std::string> failure = failure_of(rank, validate);
+  std::vector<std::byte> failed(static_cast<std::size_t>(size));
+  failed[static_cast<std::size_t>(rank)] = std::byte{failure.has_value()};
+  unite(failed);
+  const auto lowest = std::ranges::find(failed, std::byte{1});
+  if (lowest == failed.end()) return;
+  throw AgreedError(text_of(static_cast<int>(lowest - failed.begin()), rank, unite, failure.value_or("")));
+}
+
 void agree(const Communicator& comm, const std::function<void()>& validate) {
-  const std::optional<std::string> failure = failure_of(comm.rank(), validate);
-  const int none = comm.size();
-  const auto culprit = static_cast<int>(min_over_ranks(comm, failure ? comm.rank() : none));
-  if (culprit == none) return;
-  std::string message = failure.value_or("");
-  broadcast(comm, message, culprit);
-  throw AgreedError(message);
+  agree(comm.rank(), comm.size(), [&](std::span<std::byte> bytes) { unite(comm, bytes); }, validate);
+}
+
+std::string text_of(int root, int rank, const Unite& unite, std::string text) {
+  std::size_t length = rank == root ? text.size() : 0;  // zeros change no bit
+  unite(std::as_writable_bytes(std::span(&length, 1)));
+  if (rank != root) text.assign(length, '\0');
+  unite(std::as_writable_bytes(std::span(text)));
+  return text;
 }
 
 void require_same(const Communicator& comm, const std::string& field, const std::string& value) {

@@ -8,8 +8,9 @@
 ///   calls MPI_Abort. It must never finalise, because its peers would then wait forever.
 #pragma once
 
+#include <cstddef>
 #include <functional>
-#include <optional>
+#include <span>
 #include <string>
 
 #include "ring_attention/core/error.hpp"
@@ -24,12 +25,16 @@ class AgreedError : public InputError {
   using InputError::InputError;
 };
 
-/// The text of the error of `validate` of which all ranks are to know, or none.
-[[nodiscard]] std::optional<std::string> failure_of(int rank, const std::function<void()>& validate);
+/// How ranks meet: each bit becomes 1 where it is 1 on any rank. All pass equally many bytes. Collective.
+using Unite = std::function<void(std::span<std::byte> bytes)>;
 
 /// Runs `validate` on every rank. If any rank threw InputError or std::filesystem::filesystem_error (or had no memory), all
 /// ranks throw AgreedError with the message of the lowest such rank. Collective.
+void agree(int rank, int size, const Unite& unite, const std::function<void()>& validate);
 void agree(const Communicator& comm, const std::function<void()>& validate);
+
+/// The text that rank `root` passes. Collective.
+[[nodiscard]] std::string text_of(int root, int rank, const Unite& unite, std::string text);
 
 /// Throws AgreedError on all ranks unless all passed the same value. The message names the field, the value
 /// of rank 0 and the lowest rank that differs. Collective.

@@ -24,6 +24,10 @@ void max_over_ranks(const Communicator& comm, std::span<std::uint64_t> values) {
                           comm.handle()));
 }
 
+void unite(const Communicator& comm, std::span<std::byte> bytes) {
+  check_mpi(MPI_Allreduce_c(MPI_IN_PLACE, bytes.data(), std::ssize(bytes), MPI_BYTE, MPI_BOR, comm.handle()));
+}
+
 double max_over_ranks(const Communicator& comm, double value) {
   const bool numbers = all_of_ranks(comm, !std::isnan(value));  // MPI_MAX may drop a NaN
   const double most = reduced(comm, value, MPI_DOUBLE, MPI_MAX);

@@ -2,6 +2,7 @@
 /// Values that travel between all ranks of a communicator: broadcasts, reductions, a gather, a barrier.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <type_traits>
@@ -33,6 +34,8 @@ void broadcast(const Communicator& comm, T& value, int root = 0) {
 /// Element by element, in place.
 void sum_over_ranks(const Communicator& comm, std::span<double> values);
 void max_over_ranks(const Communicator& comm, std::span<std::uint64_t> values);
+/// Each bit becomes 1 where it is 1 on any rank, in place.
+void unite(const Communicator& comm, std::span<std::byte> bytes);
 [[nodiscard]] bool all_of_ranks(const Communicator& comm, bool value);
 
 /// Returns after every rank has called it. Collective.
