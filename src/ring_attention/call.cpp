@@ -26,34 +26,6 @@ const char* numbers_of() {
   return sizeof(T) == 4 ? "4-byte" : "8-byte";
 }
 
-/// The arrays of a backward besides q, k, v and the terms.
-template <class T>
-void check_backward(const Check& check, const Call<T>& call) {
-  const Shape& q = call.arrays.q.shape();
-  check.array("result.out", call.result->out, call.out_shape());
-  check.array("result.lse", call.result->lse, q.per_row());
-  check.array("grad_out", call.grad_out, call.out_shape());
-  if (call.grad_lse) check.array("grad_lse", *call.grad_lse, q.per_row());
-}
-
-/// Where results go.
-template <class T>
-void check_results(const Check& check, const Call<T>& call, const ResultViews<SumOf<T>>& to) {
-  check.array("out", to.out, call.out_shape());
-  check.array("lse", to.lse, call.arrays.q.shape().per_row());
-}
-template <class T>
-void check_results(const Check& check, const Call<T>& call, const GradientViews<SumOf<T>>& to) {
-  check.array("dq", to.q, call.arrays.q.shape());
-  check.array("dk", to.k, call.arrays.k.shape());
-  check.array("dv", to.v, call.arrays.v.shape());
-  const std::optional<View<const SumOf<T>>>& bias = call.arrays.bias;
-  if (bias)
-    check.array("dbias", to.bias, bias->shape());
-  else
-    check(to.bias.size() == 0, "dbias is " + to_string(to.bias.shape()) + ", and there is no bias");
-}
-
 /// What must be the same on all ranks, one line each.
 template <class T>
 std::string text_of(const Call<T>& call, const SharedAttention& shared) {
@@ -98,8 +70,7 @@ SharedAttention Call<T>::shared(int rank, int ranks) const {
 
 template <class T>
 void check_arguments(const Check& check, const Call<T>& call, const SharedAttention& shared) {
-  const auto& [q_array, k_array, v_array, bias] = call.arrays;
-  const Shape &q = q_array.shape(), &k = k_array.shape(), &v = v_array.shape();
+  const Shape &q = call.arrays.q.shape(), &k = call.arrays.k.shape(), &v = call.arrays.v.shape();
   const auto& [queries, keys] = shared.tokens;
   const RankGrid& grid = shared.grid;
   check(std::min({q.batch, q.heads, q.dim, k.heads}) > 0 && q.heads % k.heads == 0,
@@ -115,25 +86,16 @@ void check_arguments(const Check& check, const Call<T>& call, const SharedAttent
   check(queries.ranks() == grid.ring.size && keys.ranks() == grid.ring.size,
         "the placement is not for the " + counted(grid.ring.size, "rank") +
             (grid.ulysses.size == 1 ? " of the communicator" : " of the ring"));
-  const Shape due{q.batch, k.heads, count(grid.slice(keys)), q.dim};
-  check.array("q", q_array, q.with_seq(count(grid.slice(queries))));
-  check.array("k", k_array, due);
-  check.array("v", v_array, due.with_dim(v.dim));
-  if (bias) {
-    const Shape& term = bias->shape();
-    check(fits(term), "bias is " + to_string(term) + ": more than 2^48 elements");
-    check.array("bias", *bias,
-                {term.batch == 1 ? 1 : q.batch, term.heads == 1 ? 1 : q.heads, q.seq, keys.seq()});
-  }
+  if (const std::optional<Shape>& term = shared.bias)
+    check(fits(*term), "bias is " + to_string(*term) + ": more than 2^48 elements");
+  call.each_array(
+      shared, [&](const char* name, const auto& array, const Shape& due) { check.array(name, array, due); });
   const std::string fault = fault_of(shared.scoring, q.heads, std::numeric_limits<SumOf<T>>::max());
   check(fault.empty(), fault);
   if (const MaskSets* const sets = shared.scoring.mask.sets.get()) {
     const std::optional<std::string> wrong = sets->fault(queries.seq(), keys.seq());
     check(!wrong, wrong.value_or(""));
   }
-  if (call.result) check_backward(check, call);
-  if (call.to) check_results(check, call, *call.to);
-  if (call.gradients_to) check_results(check, call, *call.gradients_to);
 }
 
 template <class T>

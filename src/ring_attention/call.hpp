@@ -46,6 +46,32 @@ struct Call {
   [[nodiscard]] View<const Value> bias() const { return arrays.bias.value_or(View<const Value>()); }
   /// \throws InputError when the partition cannot have this number of ranks
   [[nodiscard]] SharedAttention shared(int rank, int ranks) const;
+  /// Calls use(name, array, the shape that is due) for every array of the caller's.
+  void each_array(const SharedAttention& shared, const auto& use) const {
+    const auto rows_of = [&](const Placement& tokens) { return count(shared.grid.slice(tokens)); };
+    const Shape q = shared.q.with_seq(rows_of(shared.tokens.queries)), out = q.with_dim(shared.kv.value_dim),
+                k{q.batch, shared.kv.heads, rows_of(shared.tokens.keys), q.dim}, v = k.with_dim(out.dim);
+    Shape of_bias;
+    if (shared.bias)
+      of_bias = {shared.bias->batch == 1 ? 1 : q.batch, shared.bias->heads == 1 ? 1 : q.heads, q.seq,
+                 shared.tokens.keys.seq()};
+    use("q", arrays.q, q);
+    use("k", arrays.k, k);
+    use("v", arrays.v, v);
+    if (arrays.bias) use("bias", *arrays.bias, of_bias);
+    if (to) use("out", to->out, out);
+    if (to) use("lse", to->lse, q.per_row());
+    if (!result) return;
+    use("result.out", result->out, out);
+    use("result.lse", result->lse, q.per_row());
+    use("grad_out", grad_out, out);
+    if (grad_lse) use("grad_lse", *grad_lse, q.per_row());
+    if (!gradients_to) return;
+    use("dq", gradients_to->q, q);
+    use("dk", gradients_to->k, k);
+    use("dv", gradients_to->v, v);
+    if (shared.bias || gradients_to->bias.size() > 0) use("dbias", gradients_to->bias, of_bias);
+  }
 };
 
 /// Throws InputError where an argument is wrong.

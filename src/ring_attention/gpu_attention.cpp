@@ -145,34 +145,16 @@ class GpuCheck {
     if (gpu_ != nullptr) gpu_->poll();
   }
 
-  template <class E>
-  void array(const char* name, View<E> array) const {
-    if (array.size() == 0) return;
-    const int device = cuda::device_of(array.data());
-    check_(device >= 0, std::string(name) + " is not in the memory of a GPU");
-    check_(device == device_,
-           std::string(name) + " is in the memory of GPU " + std::to_string(device) + ", and GPU " +
-               std::to_string(device_) +
-               " is current: select the GPU of a rank before its first call (cudaSetDevice)");
-  }
-  void arrays(const Call<T>& call) const {
-    array("q", call.arrays.q);
-    array("k", call.arrays.k);
-    array("v", call.arrays.v);
-    if (call.arrays.bias) array("bias", *call.arrays.bias);
-    if (call.to) {
-      array("out", call.to->out);
-      array("lse", call.to->lse);
-    }
-    if (!call.result) return;
-    array("result.out", call.result->out);
-    array("result.lse", call.result->lse);
-    array("grad_out", call.grad_out);
-    const GradientViews<float>& to = *call.gradients_to;
-    array("dq", to.q);
-    array("dk", to.k);
-    array("dv", to.v);
-    array("dbias", to.bias);
+  void arrays(const Call<T>& call, const SharedAttention& shared) const {
+    call.each_array(shared, [&](const std::string& name, const auto& array, const Shape&) {
+      if (array.size() == 0) return;
+      const int device = cuda::device_of(array.data());
+      check_(device >= 0, name + " is not in the memory of a GPU");
+      check_(device == device_,
+             name + " is in the memory of GPU " + std::to_string(device) + ", and GPU " +
+                 std::to_string(device_) +
+                 " is current: select the GPU of a rank before its first call (cudaSetDevice)");
+    });
   }
   /// Where ranks share heads, messages come before most of the memory is allocated.
   void memory(const SharedAttention& shared, bool gradients) const {
@@ -223,7 +205,7 @@ void GpuAttention::run(GpuStream stream, const Call<T>& call, const auto& use) {
       [&](const Check& check, const SharedAttention& shared) {
         try {
           const GpuCheck<T> on_gpu(check, how_.gpu, parts_.get());
-          on_gpu.arrays(call);
+          on_gpu.arrays(call, shared);
           cuda::require_equal_widths(call.arrays.q.shape(), call.arrays.v.shape());
           on_gpu.memory(shared, call.result.has_value());
         } catch (const Error& error) {  // of CUDA, for instance of a kernel of the caller's

@@ -189,7 +189,7 @@ TEST(Arguments, BiasSinksAndDropout) {
   expect_refused_on_some([](auto& a) { a.scoring.sinks = {1, 2, 3}; }, "3 sinks for 4 heads");
   for (const double wrong : {not_a_number, infinite})
     expect_refused_on_some([&](auto& a) { a.scoring.sinks = {0, wrong, 0, 0}; }, "a sink is NaN or +inf");
-  expect_refused_on_some([](auto& a) { a.scoring.dropout.probability = 1; }, "dropout.probability is 1:");
+  expect_refused_on_some([](auto& a) { a.scoring.dropout.probability = 1; }, "dropout is 1:");
 }
 
 TEST(Arguments, MoreThanThereCanBe) {

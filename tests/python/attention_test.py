@@ -238,7 +238,7 @@ class Errors(unittest.TestCase):
         for word, given in (("intervals", rows), ("prefix", 3), ("chunk", 2)):
             self.refused(ValueError, f"{word}: attention with positions= has the masks causal, window and documents", q, k, v,
                          causal=True, positions=(range(5), range(5)), **{word: given})
-        self.refused(ValueError, "sink has 3 numbers for 2 query heads", q, k, v, sink=[1, 2, 3])
+        self.refused(ra.InputError, "3 sinks for 2 heads", q, k, v, sink=[1, 2, 3])
         self.refused(ValueError, "sink is NaN", q, k, v, sink=[1, np.nan])
         self.refused(ValueError, "dropout is 1", q, k, v, dropout=1)
         self.refused(ra.InputError, "same_bits needs arrays of float", q, k, v, same_bits=16)

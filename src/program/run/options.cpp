@@ -112,8 +112,6 @@ void validate(const RunOptions& options) {
                                     std::pair("--kv-dtype", options.kv_dtype != defaults.kv_dtype)})
     if (given && options.parallel == name(Partition::ulysses))
       throw InputError(std::string(flag) + " goes with --parallel ring, hybrid or all-gather");
-  if (!options.scoring.dropout.valid())
-    throw InputError("--dropout is the probability that a pair is dropped: from 0 to below 1");
   const bool any_file = !options.q.empty() || !options.k.empty() || !options.v.empty();
   const bool all_files = !options.q.empty() && !options.k.empty() && !options.v.empty();
   if (any_file && !all_files) throw InputError("--q, --k and --v belong together: give all three");

@@ -65,7 +65,6 @@ class Arrays:
         self._type = np.dtype(np.float64 if self._double else np.float32)
         self._dimensions = np.ndim(q)
         self.q = self.as_array("q", q)
-        self.heads = self.q.shape[1]
 
     def as_array(self, name, array, dimensions=None):
         """The array as [batch, heads, seq, dim], C-contiguous. It is copied if it is not C-contiguous, or is float16.
@@ -147,7 +146,6 @@ class GpuArrays:
         self._stream, self._number = stream, self._number_of(stream)
         self.q = None
         self.q = self.as_array("q", q, (2, 3, 4))
-        self.heads = self.q.extents[1]
 
     def _stream_of_torch(self, q, stream):
         """The stream as an object of PyTorch, which allocates the results on it."""
@@ -253,21 +251,17 @@ def tile_of(same_bits):
     return _core.default_tile if same_bits is True else integer("same_bits", same_bits, 0, also=", the tokens of a tile, or True")
 
 
-def scoring(heads, keys, *, causal=False, window=None, documents=None, prefix=None, blocks=None, sink_tokens=None,
+def scoring(keys, *, causal=False, window=None, documents=None, prefix=None, blocks=None, sink_tokens=None,
             global_tokens=None, chunk=None, intervals=None, alibi=False, scale=None, softcap=None,
             dropout=0.0, seed=0, sink=None, q_offset=None, same_bits=False):
-    """The keywords of a call, checked. `heads`: of q; `keys`: of the whole sequence, or None."""
-    sink = [] if sink is None else np.asarray(sink, np.float64).tolist()
-    if sink and len(sink) != heads:
-        raise ValueError(f"sink has {len(sink)} numbers for {heads} query heads")
+    """The keywords of a call, checked, but for numbers that the call checks. `keys`: of the whole sequence, or None."""
     if softcap is not None and not 0 < softcap < np.inf:
         raise ValueError(f"softcap is {softcap}: it must be positive and finite, or None")
-    if not 0 <= dropout < 1:
-        raise ValueError(f"dropout is {dropout}: it must be from 0 to below 1")
     made = _core.Scoring()
     made.causal, made.window, made.documents = bool(causal), window_of(window), documents_of(documents, keys)
     made.alibi = bool(alibi)
-    made.scale, made.dropout, made.sink = None if scale is None else float(scale), float(dropout), sink
+    made.scale, made.dropout = None if scale is None else float(scale), float(dropout)
+    made.sink = [] if sink is None else np.asarray(sink, np.float64).tolist()
     made.seed = integer("seed", seed, 0, (1 << 64) - 1)
     set_intervals(made, prefix, blocks, sink_tokens, global_tokens, chunk, intervals)
     made.softcap, made.same_bits = softcap, tile_of(same_bits)
@@ -278,9 +272,9 @@ def scoring(heads, keys, *, causal=False, window=None, documents=None, prefix=No
 def scoring_here(arrays, k, bias, positions, words):
     """The keywords of a call on one process, checked. positions: None, or (of the queries, of the keys)."""
     if positions is None:
-        return scoring(arrays.heads, arrays.tokens(k), **words)
+        return scoring(arrays.tokens(k), **words)
     refuse_several_intervals(words, "attention with positions=")
-    how = scoring(arrays.heads, None, **words)
+    how = scoring(None, **words)
     both = [np.asarray(part) for part in positions]
     if not arrays.takes_positions or bias is not None or how.same_bits:
         raise ValueError("positions: they go neither with a bias, nor with same_bits, nor with arrays of a GPU")

@@ -50,7 +50,7 @@ class _Ring:
                 raise ValueError("transport is 'nccl', which needs ranks that are processes: threads have 'staged'")
             transport = "staged"
         _require_word("sink_gradient", sink_gradient, _SINK_GRADIENTS)
-        self.scoring = scoring(self.arrays.heads, keys, **words)
+        self.scoring = scoring(keys, **words)
         self.division = _core.Division(ranks, queries, keys, placement, parallel, integer("ulysses", ulysses, 1, MOST),
                                        transport, integer("threads", threads, 0, MOST), limit(), self.scoring,
                                        sink_gradient == "sum")
@@ -199,7 +199,7 @@ def balanced(seq: int, ranks=None, *, ulysses=1, comm=None, group=None, **words)
     if ranks is None:
         ranks = ranks_of(comm, group).size // ulysses
     words.pop("sink", None)
-    return _core.balanced(integer("seq", seq, 0), integer("ranks", ranks, 1, MOST), scoring(0, seq, **words))
+    return _core.balanced(integer("seq", seq, 0), integer("ranks", ranks, 1, MOST), scoring(seq, **words))
 
 
 def positions(seq: int, *, placement="zigzag", parallel="ring", ulysses=1, rank=None, same_bits=False, documents=None, q_offset=0,

@@ -23,6 +23,8 @@ std::string fault_of_numbers(const Scoring& scoring, double largest) {
         "without "
         "one scores are not capped",
         softcap, least, most);
+  if (!scoring.dropout.valid())
+    return format("dropout is %g: it must be from 0 to below 1", scoring.dropout.probability);
   return "";
 }
 
@@ -39,8 +41,6 @@ std::string fault_of(const Scoring& scoring, Index heads, double largest) {
   if (!sinks.empty() && std::ssize(sinks) != heads)
     return counted(std::ssize(sinks), "sink") + " for " + counted(heads, "head");
   if (!std::ranges::all_of(sinks, [&](double x) { return x <= largest; })) return "a sink is NaN or +inf";
-  if (!dropout.valid())
-    return format("dropout.probability is %g: it must be from 0 to below 1", dropout.probability);
   for (const Index number : {dropout.layer, dropout.first_batch, dropout.first_head})
     if (!within(number, 0, largest_count))
       return "dropout.layer, first_batch and first_head are from 0 to 2^31 - 1";

@@ -9,7 +9,7 @@
 
 namespace ring_attention {
 
-/// What is wrong with its scale and softcap: not finite, or 0 in the type; empty: nothing. \param largest  finite score
+/// What is wrong with its scale, softcap and dropout: not finite, or 0 in the type; empty: nothing. \param largest  finite score
 [[nodiscard]] std::string fault_of_numbers(const Scoring& scoring, double largest);
 
 /// What is wrong with the numbers of a scoring for this number of heads; empty: nothing. \param largest  finite score
