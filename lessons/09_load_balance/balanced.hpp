@@ -2,6 +2,7 @@
 #pragma once
 
 #include "documents.hpp"
+#include "ring_attention/attention/mask_sets.hpp"
 #include "ring_attention/parallel/balance/balanced.hpp"
 
 namespace ring_attention {
@@ -64,7 +65,7 @@ inline void show_balanced(Lesson& lesson) {
   };
   for (const Packed& packed : packed_sequences) add_row(packed.name, packed.tokens(), packed.mask());
   Mask prefix = Mask::causal();
-  prefix.sets = std::make_shared<const MaskSets>(MaskSets{.blocks = {{0, 4096}}});
+  prefix.sets = std::make_shared<const MaskSets>(MaskSets::Sets{.blocks = {{0, 4096}}});
   add_row("half a prefix", 8192, prefix);
   lesson.print(table);
   lesson.record("balanced_finish", finishes);

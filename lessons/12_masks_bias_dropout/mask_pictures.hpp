@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "common/lesson.hpp"
-#include "ring_attention/attention/mask.hpp"
+#include "ring_attention/attention/mask_sets.hpp"
 
 namespace ring_attention::lesson_12 {
 
@@ -16,7 +16,7 @@ struct NamedMask {
   std::function<bool(Index, Index)> sees;  // may the query at i see the key at j?
 };
 
-inline Mask with(Mask mask, MaskSets sets) {
+inline Mask with(Mask mask, MaskSets::Sets sets) {
   mask.sets = std::make_shared<const MaskSets>(std::move(sets));
   return mask;
 }

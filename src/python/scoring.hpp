@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "ring_attention/attention/mask_sets.hpp"
 #include "ring_attention/attention/scoring.hpp"
 
 namespace ring_attention::python {
@@ -61,17 +62,19 @@ inline void bind_scoring(pybind11::module_& module) {
 }
 
 /// The mask's sets; null without any.
-[[nodiscard]] inline std::shared_ptr<const MaskSets> mask_sets_of(const ScoringArguments& arguments) {
-  MaskSets sets;
+[[nodiscard]] inline std::shared_ptr<const KeySets> mask_sets_of(const ScoringArguments& arguments) {
+  if (arguments.intervals) {
+    const auto& [width, numbers] = *arguments.intervals;
+    std::vector<Interval> rows;
+    for (std::size_t i = 0; i + 1 < numbers.size(); i += 2) rows.push_back({numbers[i], numbers[i + 1]});
+    return std::make_shared<const MaskRows>(std::move(rows),
+                                            static_cast<int>(std::min(width, largest_count)));
+  }
+  MaskSets::Sets sets;
   for (const auto& [begin, end] : arguments.blocks) sets.blocks.push_back({begin, end});
   for (const auto& [begin, end] : arguments.global_tokens) sets.globals.push_back({begin, end});
   sets.sink_tokens = arguments.sink_tokens;
   sets.chunk = arguments.chunk;
-  if (arguments.intervals) {
-    const auto& [width, numbers] = *arguments.intervals;
-    sets.width = static_cast<int>(std::min(width, largest_count));
-    for (std::size_t i = 0; i + 1 < numbers.size(); i += 2) sets.rows.push_back({numbers[i], numbers[i + 1]});
-  }
   return sets.any() ? std::make_shared<const MaskSets>(std::move(sets)) : nullptr;
 }
 

@@ -92,7 +92,7 @@ void check_arguments(const Check& check, const Call<T>& call, const SharedAttent
       shared, [&](const char* name, const auto& array, const Shape& due) { check.array(name, array, due); });
   const std::string fault = fault_of(shared.scoring, q.heads, std::numeric_limits<SumOf<T>>::max());
   check(fault.empty(), fault);
-  if (const MaskSets* const sets = shared.scoring.mask.sets.get()) {
+  if (const auto& sets = shared.scoring.mask.sets) {
     const std::optional<std::string> wrong = sets->fault(queries.seq(), keys.seq());
     check(!wrong, wrong.value_or(""));
   }

@@ -5,6 +5,7 @@
 
 #include <functional>
 
+#include "ring_attention/attention/mask_sets.hpp"
 #include "ring_attention/core/random.hpp"
 #include "ring_attention/observed_call.hpp"
 #include "ring_attention/parallel/same_bits_processor.hpp"
@@ -162,19 +163,24 @@ TEST(Arguments, ScoringThatIsNoNumber) {
                          "mask.offset");
 }
 
-Mask with_sets(MaskSets sets) {
+Mask with_sets(MaskSets::Sets sets) {
   Mask mask = Mask::causal();
   mask.sets = std::make_shared<const MaskSets>(std::move(sets));
+  return mask;
+}
+Mask with_rows(std::vector<Interval> rows, int width) {
+  Mask mask = Mask::causal();
+  mask.sets = std::make_shared<const MaskRows>(std::move(rows), width);
   return mask;
 }
 
 TEST(Arguments, TheSetsOfAMask) {
   expect_refused_on_some([](auto& a) { a.scoring.mask = with_sets({.blocks = {{0, 18}}}); },
                          "blocks (a prefix is the first one): 0:18 is no interval begin:end of the 17 keys");
-  expect_refused_on_some([](auto& a) { a.scoring.mask = with_sets({.rows = {{0, 1}}, .width = 1}); },
+  expect_refused_on_some([](auto& a) { a.scoring.mask = with_rows({{0, 1}}, 1); },
                          "intervals: 1 of them, 1 for a query, and there are 13 queries");
   std::vector<Interval> rows(26, {3, 5});
-  expect_refused_on_some([&](auto& a) { a.scoring.mask = with_sets({.rows = rows, .width = 2}); },
+  expect_refused_on_some([&](auto& a) { a.scoring.mask = with_rows(rows, 2); },
                          "intervals of query 0: 3:5 begins before 5");
 }
 
@@ -265,15 +271,14 @@ TEST(Disagreement, OnTheDocuments) {
 }
 
 TEST(Disagreement, OnTheSetsOfAMask) {
-  const auto of_rank = [](const MaskSets& first, const MaskSets& others) {
-    return [=](auto& a) { a.scoring.mask = with_sets(rank_of_world() == 0 ? first : others); };
+  const auto of_rank = [](const Mask& first, const Mask& others) {
+    return [=](auto& a) { a.scoring.mask = rank_of_world() == 0 ? first : others; };
   };
   if (placed(0).ranks() == 1) return;
-  expect_refused(of_rank({.sink_tokens = 2}, {.sink_tokens = 3}), "sink tokens 3");
+  expect_refused(of_rank(with_sets({.sink_tokens = 2}), with_sets({.sink_tokens = 3})), "sink tokens 3");
   std::vector<Interval> rows(13, {3, 5}), others = rows;
   others.back().end = 6;
-  expect_refused(of_rank({.rows = rows, .width = 1}, {.rows = others, .width = 1}),
-                 "rank 0 has blocks none, sink tokens 0");
+  expect_refused(of_rank(with_rows(rows, 1), with_rows(others, 1)), "rank 0 has 13 intervals, 1 for a query");
 }
 
 TEST(Disagreement, OnBiasSinksAndDropout) {

@@ -38,6 +38,7 @@ MPI_FILES = r"src/(ring_attention/mpi|io)/|src/ring_attention/ring/transports/(o
 FEATURES = [
     (r"ring_attention/parallel/balance/", r"parallel/balance/"),
     (r"ring_attention/parallel/(observe[dr])\.hpp", r"parallel/(observe[dr]|trace)\.|(observed_call|gpu_attention)\."),
+    (r"ring_attention/attention/mask_sets\.hpp", "$^"),  # none
     (r"ring_attention/(parallel/same_bits|cpu/exact/)", r"parallel/(same_bits_|cpu_devices|context_memory|decode/)"),
     (r"ring_attention/(parallel/function_device|attention/function_engine)\.hpp", r"parallel/function_device\."),
     (r"ring_attention/parallel/widening_device\.hpp", r"parallel/cpu_devices\."),
@@ -137,6 +138,7 @@ MUST_FAIL = [
     ("src/model/a.cpp", '#include "program/train/job.hpp"\n'),
     ("src/ring_attention/parallel/a.hpp", '#include "ring_attention/parallel/balance/balanced.hpp"\n'),
     ("src/ring_attention/ring_attention.hpp", '#include "ring_attention/parallel/observer.hpp"\n'),
+    ("src/ring_attention/call.cpp", '#include "ring_attention/attention/mask_sets.hpp"\n'),
     ("src/model/a.cpp", '#include "io/npy.hpp"\n'),
     ("src/plan/a.cpp", '#include "14_planning/published/paper.hpp"\n'),
     ("src/plan/a.cpp", 'throw InputError("unknown: see --model " + name);\n'),

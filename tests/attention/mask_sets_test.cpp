@@ -25,8 +25,12 @@ bool in_one(const std::vector<Interval>& all, Index a, Index b) {
   });
 }
 
-Mask with(Mask mask, MaskSets sets) {
+Mask with(Mask mask, MaskSets::Sets sets) {
   mask.sets = std::make_shared<const MaskSets>(std::move(sets));
+  return mask;
+}
+Mask with_rows(Mask mask, std::vector<Interval> rows, int width) {
+  mask.sets = std::make_shared<const MaskRows>(std::move(rows), width);
   return mask;
 }
 
@@ -128,15 +132,14 @@ TEST(MaskSets, AnArraySaysWhatEachQuerySees) {
   const auto listed = [&](Index i, Index j) {
     return in({rows[static_cast<std::size_t>(2 * i)], rows[static_cast<std::size_t>(2 * i + 1)]}, j);
   };
-  expect_sees(with({}, {.rows = rows, .width = 2}), 4, 9, listed);
-  expect_sees(with(Mask::causal(5), {.rows = rows, .width = 2}), 4, 9,
+  expect_sees(with_rows({}, rows, 2), 4, 9, listed);
+  expect_sees(with_rows(Mask::causal(5), rows, 2), 4, 9,
               [&](Index i, Index j) { return j <= i + 5 && listed(i, j); });
 }
 
 /// All that one mask may say, as one predicate on key positions. It does not use intervals of keys.
 Sees predicate(const Mask& mask) {
   return [mask](Index query, Index key) {
-    const MaskSets& sets = *mask.sets;
     const Index at = query + mask.offset;
     Index begin = 0;
     if (mask.documents) {
@@ -145,12 +148,13 @@ Sees predicate(const Mask& mask) {
       begin = mask.documents->begin(own);
     }
     const bool band = at - mask.left <= key && key <= at + mask.right;
-    if (sets.width > 0) {
+    if (const auto* array = dynamic_cast<const MaskRows*>(mask.sets.get())) {
       bool listed = false;
-      for (int i = 0; i < sets.width; ++i)
-        listed = listed || in({sets.rows[static_cast<std::size_t>(query * sets.width + i)]}, key);
+      for (int i = 0; i < array->width; ++i)
+        listed = listed || in({array->rows[static_cast<std::size_t>(query * array->width + i)]}, key);
       return band && listed;
     }
+    const MaskSets::Sets& sets = dynamic_cast<const MaskSets&>(*mask.sets).sets;
     const auto chunk_of = [&](Index position) {
       return sets.chunk > 0
                  ? std::floor(static_cast<double>(position - begin) / static_cast<double>(sets.chunk))
@@ -206,13 +210,16 @@ TEST(Intervals, MergeWhatTouches) {
 
 // ---- faults --------------------------------------------------------------------------------------------
 
-void expect_fault(const MaskSets& sets, const std::string& words) {
+void expect_fault(const KeySets& sets, const std::string& words) {
   const std::string fault = sets.fault(3, 10).value_or("none");
   EXPECT_NE(fault.find(words), std::string::npos) << fault << "\ndue: " << words;
 }
+void expect_fault(MaskSets::Sets sets, const std::string& words) {
+  expect_fault(MaskSets(std::move(sets)), words);
+}
 
 TEST(MaskSets, SayWhatIsWrongWithThem) {
-  EXPECT_EQ(MaskSets{}.fault(3, 10), std::nullopt);
+  EXPECT_EQ(MaskSets({}).fault(3, 10), std::nullopt);
   expect_fault({.blocks = {{0, 11}}}, "0:11 is no interval begin:end of the 10 keys");
   expect_fault({.blocks = {{-1, 4}}}, "-1:4 is no interval");
   expect_fault({.blocks = {{4, 4}}}, "4:4 is no interval");
@@ -221,34 +228,33 @@ TEST(MaskSets, SayWhatIsWrongWithThem) {
   expect_fault({.globals = {{0, 1}, {2, 3}, {4, 5}}}, "query 2 could need more than four intervals");
   expect_fault({.sink_tokens = -1}, "sink tokens");
   expect_fault({.chunk = -1}, "a chunk");
-  expect_fault({.rows = {{0, 1}, {0, 1}}, .width = 1}, "2 of them, 1 for a query, and there are 3 queries");
-  expect_fault({.rows = {{0, 1}, {3, 2}, {0, 1}}, .width = 1}, "intervals of query 1: 3:2 is no interval");
-  expect_fault({.rows = {{0, 1}, {0, 11}, {0, 1}}, .width = 1}, "intervals of query 1: 0:11");
-  expect_fault({.rows = {{0, 1}, {1, 2}, {0, 3}, {2, 4}, {0, 1}, {1, 2}}, .width = 2},
+  expect_fault(MaskRows({{0, 1}, {0, 1}}, 1), "2 of them, 1 for a query, and there are 3 queries");
+  expect_fault(MaskRows({{0, 1}, {3, 2}, {0, 1}}, 1), "intervals of query 1: 3:2 is no interval");
+  expect_fault(MaskRows({{0, 1}, {0, 11}, {0, 1}}, 1), "intervals of query 1: 0:11");
+  expect_fault(MaskRows({{0, 1}, {1, 2}, {0, 3}, {2, 4}, {0, 1}, {1, 2}}, 2),
                "intervals of query 1: 2:4 begins before 3");
-  expect_fault({.rows = {{0, 1}, {1, 2}, {5, 6}, {2, 4}, {0, 1}, {1, 2}}, .width = 2},
+  expect_fault(MaskRows({{0, 1}, {1, 2}, {5, 6}, {2, 4}, {0, 1}, {1, 2}}, 2),
                "intervals of query 1: 2:4 begins before 6");
-  expect_fault({.sink_tokens = 1, .rows = {{0, 1}, {0, 1}, {0, 1}}, .width = 1}, "a whole mask");
   std::vector<Interval> five;
   for (Index query = 0; query < 3; ++query)
     for (Index i = 0; i < 5; ++i) five.push_back({2 * i, 2 * i + (query == 1 || i != 2 ? 1 : 0)});
-  expect_fault({.rows = five, .width = 5}, "intervals of query 1: 5 of them, and at most four");
+  expect_fault(MaskRows(five, 5), "intervals of query 1: 5 of them, and at most four");
   five[7].end = five[7].begin;
-  expect_fault({.rows = five, .width = 5}, "leave out the empty ones");
+  expect_fault(MaskRows(five, 5), "leave out the empty ones");
 }
 
 TEST(MaskSets, TheirTextsDifferWhenTheyDo) {
-  const std::vector<MaskSets> all{{},
-                                  {.blocks = {{0, 3}}},
-                                  {.blocks = {{0, 2}, {2, 3}}},
-                                  {.sink_tokens = 3},
-                                  {.globals = {{0, 3}}},
-                                  {.chunk = 3},
-                                  {.rows = {{0, 3}, {1, 2}}, .width = 1},
-                                  {.rows = {{0, 3}, {1, 2}}, .width = 2},
-                                  {.rows = {{1, 2}, {0, 3}}, .width = 1}};
+  const std::vector<std::string> all{MaskSets({}).text(),
+                                     MaskSets({.blocks = {{0, 3}}}).text(),
+                                     MaskSets({.blocks = {{0, 2}, {2, 3}}}).text(),
+                                     MaskSets({.sink_tokens = 3}).text(),
+                                     MaskSets({.globals = {{0, 3}}}).text(),
+                                     MaskSets({.chunk = 3}).text(),
+                                     MaskRows({{0, 3}, {1, 2}}, 1).text(),
+                                     MaskRows({{0, 3}, {1, 2}}, 2).text(),
+                                     MaskRows({{1, 2}, {0, 3}}, 1).text()};
   for (std::size_t a = 0; a < all.size(); ++a)
-    for (std::size_t b = 0; b < all.size(); ++b) EXPECT_EQ(all[a].text() == all[b].text(), a == b);
+    for (std::size_t b = 0; b < all.size(); ++b) EXPECT_EQ(all[a] == all[b], a == b);
 }
 
 }  // namespace

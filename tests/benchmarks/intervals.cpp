@@ -6,6 +6,7 @@
 #include <cstdio>
 
 #include "benchmarks/in_turn.hpp"
+#include "ring_attention/attention/mask_sets.hpp"
 #include "ring_attention/attention/visible_pairs.hpp"
 #include "ring_attention/core/random.hpp"
 #include "ring_attention/cpu/backward.hpp"
@@ -19,7 +20,7 @@ void print_rows(Index tokens, Index window) {
   std::uint64_t stream = 0;
   for (Tensor<float>* array : {&q, &k, &v, &grad_out}) fill_random(array->view(), {.stream = stream++});
   Scoring one{.scale = 1 / std::sqrt(64.0), .mask = {.left = window - 1, .right = 0}}, two = one;
-  two.mask.sets = std::make_shared<const MaskSets>(MaskSets{.sink_tokens = 64});
+  two.mask.sets = std::make_shared<const MaskSets>(MaskSets::Sets{.sink_tokens = 64});
   const auto forward = [&](const Scoring& scoring) { return attention_forward<float>(q, k, v, scoring); };
   const auto backward = [&](const Scoring& scoring, const AttentionResult<float>& of) {
     CpuBackward<float> engine(scoring);

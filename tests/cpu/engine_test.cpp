@@ -8,6 +8,7 @@
 #include "cpu/every_isa.hpp"
 #include "ring_attention/attention/blockwise.hpp"
 #include "ring_attention/attention/exact/sum.hpp"
+#include "ring_attention/attention/mask_sets.hpp"
 #include "ring_attention/core/allocation.hpp"
 #include "ring_attention/parallel/same_bits_device.hpp"
 #include "support/masks.hpp"
@@ -195,8 +196,8 @@ TEST(SameBits, TakeMoreTermsThanANarrowSumHolds) {
   constexpr Index keys = 1030;
   static_assert(keys / 2 <= ExactFormat::most_terms && keys - 4 > ExactFormat::most_terms);
   Case what{.kv_heads = 1, .queries = 2, .keys = keys, .dim = 1, .scoring = {0.5}};
-  what.scoring.mask.sets = std::make_shared<const MaskSets>(
-      MaskSets{.rows = {{0, 1}, {2, keys}, {0, keys - 2}, {keys - 1, keys}}, .width = 2});
+  what.scoring.mask.sets = std::make_shared<const MaskRows>(
+      std::vector<Interval>{{0, 1}, {2, keys}, {0, keys - 2}, {keys - 1, keys}}, 2);
   const auto problem = make_gradient_problem<float>(what);
   EXPECT_TRUE(agrees(run(problem, {.tile = 2}, SameBitsDevice({.same_bits = 2})), problem));
 }

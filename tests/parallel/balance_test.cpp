@@ -10,6 +10,7 @@
 
 #include "plan/ring_recurrence.hpp"
 #include "ring_attention/attention/exact/tiling.hpp"
+#include "ring_attention/attention/mask_sets.hpp"
 #include "ring_attention/core/error.hpp"
 #include "ring_attention/parallel/balance/search.hpp"
 #include "ring_attention/ring/kv_hops.hpp"
@@ -56,8 +57,8 @@ std::vector<NamedMask> table() {
   std::vector<Index> one_long{S * 7 / 8};
   one_long.insert(one_long.end(), 8, S / 64);
   Mask prefix = Mask::causal(), sinks = window(1024);
-  prefix.sets = std::make_shared<const MaskSets>(MaskSets{.blocks = {{0, S / 2}}});
-  sinks.sets = std::make_shared<const MaskSets>(MaskSets{.sink_tokens = 4});
+  prefix.sets = std::make_shared<const MaskSets>(MaskSets::Sets{.blocks = {{0, S / 2}}});
+  sinks.sets = std::make_shared<const MaskSets>(MaskSets::Sets{.sink_tokens = 4});
   return {{"causal", Mask::causal()},
           {"30, 20, 40, 10 %", packed({S * 3 / 10, S / 5, S * 4 / 10, S - S * 3 / 10 - S / 5 - S * 4 / 10})},
           {"log-normal", packed(log_normal(dice, S, 6.5, 1.2))},
@@ -222,9 +223,9 @@ TEST(Balance, AMaskWithAnOffset) {
 
 TEST(Balance, IsBoundedByTheHeaviestChunk) {
   Mask mask;  // the queries of the first of 16 chunks see all keys, each other one itself
-  MaskSets sets{.width = 1};
-  for (Index i = 0; i < 1024; ++i) sets.rows.push_back(i < 64 ? Interval{0, 1024} : Interval{i, i + 1});
-  mask.sets = std::make_shared<const MaskSets>(std::move(sets));
+  std::vector<Interval> rows;
+  for (Index i = 0; i < 1024; ++i) rows.push_back(i < 64 ? Interval{0, 1024} : Interval{i, i + 1});
+  mask.sets = std::make_shared<const MaskRows>(std::move(rows), 1);
   const Balance balance = balance_of(balanced(1024, 8, mask), mask);
   EXPECT_EQ(balance.tiles, 16 + 15);
   EXPECT_EQ(balance.bound, 16);

@@ -8,6 +8,7 @@
 
 #include "io/npy.hpp"
 #include "program/command_words.hpp"
+#include "ring_attention/attention/mask_sets.hpp"
 #include "ring_attention/call.hpp"
 #include "support/input_error.hpp"
 
@@ -201,10 +202,10 @@ TEST(Edges, OfAMask) {
        {Index{1}, largest_position})  // of every set at once: sums of them do not overflow
     for (const Index offset : {-largest_position, Index{0}, largest_position}) {
       Mask mask{largest_position, 0, offset};
-      mask.sets = std::make_shared<const MaskSets>(MaskSets{.blocks = {{0, number}},
-                                                            .sink_tokens = number,
-                                                            .globals = {{number - 1, number}},
-                                                            .chunk = number});
+      mask.sets = std::make_shared<const MaskSets>(MaskSets::Sets{.blocks = {{0, number}},
+                                                                  .sink_tokens = number,
+                                                                  .globals = {{number - 1, number}},
+                                                                  .chunk = number});
       EXPECT_EQ(mask.sets->fault(number, number), std::nullopt);
       for (const Index query : positions)
         for (const Index key : positions)

@@ -235,6 +235,7 @@ class Errors(unittest.TestCase):
         rows = np.tile([[0, 1], [3, 4]], (5, 1, 1))
         self.refused(ValueError, "intervals are float64", q, k, v, intervals=rows * 1.0)
         self.refused(ValueError, r"intervals are int64 \[5, 2\]", q, k, v, intervals=rows[:, 0])
+        self.refused(ValueError, "a whole mask", q, k, v, intervals=rows, chunk=3)
         for word, given in (("intervals", rows), ("prefix", 3), ("chunk", 2)):
             self.refused(ValueError, f"{word}: attention with positions= has the masks causal, window and documents", q, k, v,
                          causal=True, positions=(range(5), range(5)), **{word: given})

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "ring_attention/attention/mask_sets.hpp"
+
 namespace ring_attention::test {
 
 std::shared_ptr<const Documents> some_documents(Index keys, Index missing) {
@@ -26,42 +28,39 @@ std::vector<Interval> random_intervals(Dice& dice, Index keys, Index most) {
 }
 
 /// Up to `width` intervals for each query, among them empty ones.
-MaskSets random_rows(Dice& dice, Index queries, Index keys, int width) {
-  MaskSets sets{.width = width};
+std::shared_ptr<const MaskRows> random_rows(Dice& dice, Index queries, Index keys, int width) {
+  std::vector<Interval> rows;
   for (Index query = 0; query < queries; ++query) {
     std::vector<Interval> row = random_intervals(dice, keys, width);
     if (dice.one_in(10)) row.clear();
     while (std::ssize(row) < width)
       row.insert(row.begin() + dice.between(0, std::ssize(row)), Interval{keys / 2, keys / 2});
-    sets.rows.insert(sets.rows.end(), row.begin(), row.end());
+    rows.insert(rows.end(), row.begin(), row.end());
   }
-  return sets;
+  return std::make_shared<const MaskRows>(std::move(rows), width);
 }
 
 /// Three intervals for each query: the first key, every second query none, and some keys around its own.
-MaskSets some_rows(Index queries, Index keys) {
-  MaskSets sets{.width = 3};
+std::shared_ptr<const MaskRows> some_rows(Index queries, Index keys) {
+  std::vector<Interval> rows;
   for (Index query = 0; query < queries; ++query) {
     const Index begin = std::min(1 + query / 2, keys), end = std::min(begin + 3, keys);
-    sets.rows.push_back({0, query % 2});
-    sets.rows.push_back({begin, end});
-    sets.rows.push_back({std::min(end + 2, keys), std::min(end + 2 + query, keys)});
+    rows.push_back({0, query % 2});
+    rows.push_back({begin, end});
+    rows.push_back({std::min(end + 2, keys), std::min(end + 2 + query, keys)});
   }
-  return sets;
+  return std::make_shared<const MaskRows>(std::move(rows), 3);
 }
 
 }  // namespace
 
-std::shared_ptr<const MaskSets> random_sets(Dice& dice, Index queries, Index keys) {
-  MaskSets sets;
-  if (dice.one_in(3)) {
-    sets = random_rows(dice, queries, keys, static_cast<int>(dice.between(1, 4)));
-  } else {
-    if (dice.one_in(2)) sets.blocks = random_intervals(dice, keys, 4);
-    if (dice.one_in(2)) sets.sink_tokens = dice.between(1, 5);
-    if (dice.one_in(2)) sets.globals = random_intervals(dice, keys, 2);
-    if (dice.one_in(3)) sets.chunk = dice.between(1, keys);
-  }
+std::shared_ptr<const KeySets> random_sets(Dice& dice, Index queries, Index keys) {
+  if (dice.one_in(3)) return random_rows(dice, queries, keys, static_cast<int>(dice.between(1, 4)));
+  MaskSets::Sets sets;
+  if (dice.one_in(2)) sets.blocks = random_intervals(dice, keys, 4);
+  if (dice.one_in(2)) sets.sink_tokens = dice.between(1, 5);
+  if (dice.one_in(2)) sets.globals = random_intervals(dice, keys, 2);
+  if (dice.one_in(3)) sets.chunk = dice.between(1, keys);
   return std::make_shared<const MaskSets>(std::move(sets));
 }
 
@@ -80,7 +79,7 @@ std::vector<NamedScoring> every_scoring(Index queries, Index keys, Index heads, 
     all.insert(all.end(), more.begin(), more.end());
     return all;
   };
-  const auto sets = [](MaskSets of) { return std::make_shared<const MaskSets>(std::move(of)); };
+  const auto sets = [](MaskSets::Sets of) { return std::make_shared<const MaskSets>(std::move(of)); };
   return {
       {"no mask", with({})},
       {"causal", with({.right = 0})},
@@ -99,7 +98,7 @@ std::vector<NamedScoring> every_scoring(Index queries, Index keys, Index heads, 
       {"global tokens, chunks, window 1,1, ALiBi",
        with({.left = 1, .right = 1, .sets = sets({.globals = joined(among(1, 2), among(6, 8)), .chunk = 5})},
             slopes)},
-      {"three intervals a query", with({.sets = sets(some_rows(queries, keys))})},
+      {"three intervals a query", with({.sets = some_rows(queries, keys)})},
       {"documents, window 3,1, ALiBi", with({.left = 3, .right = 1, .documents = documents}, slopes)},
   };
 }

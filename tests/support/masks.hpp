@@ -19,7 +19,7 @@ struct NamedScoring {
 std::shared_ptr<const Documents> some_documents(Index keys, Index missing = 0);
 
 /// One of all kinds of sets that fit into `keys` keys, some of them in one mask, or up to four intervals of each query.
-std::shared_ptr<const MaskSets> random_sets(Dice& dice, Index queries, Index keys);
+std::shared_ptr<const KeySets> random_sets(Dice& dice, Index queries, Index keys);
 
 /// Aligned at the last query and the last key, as everywhere.
 std::vector<NamedScoring> every_scoring(Index queries, Index keys, Index heads, double scale);

@@ -3,6 +3,7 @@
 #include <charconv>
 
 #include "io/npy.hpp"
+#include "ring_attention/attention/mask_sets.hpp"
 #include "ring_attention/mpi/agreement.hpp"
 #include "ring_attention/mpi/collectives.hpp"
 
@@ -42,8 +43,8 @@ std::vector<Interval> intervals_of(const std::string& flag, const std::string& v
 }
 
 /// The sets of all flags but --intervals.
-MaskSets named_sets(const MaskFlags& flags) {
-  MaskSets sets;
+MaskSets::Sets named_sets(const MaskFlags& flags) {
+  MaskSets::Sets sets;
   sets.blocks = intervals_of("--blocks", flags.blocks);
   if (flags.prefix) sets.blocks.insert(sets.blocks.begin(), {0, *flags.prefix});
   sets.sink_tokens = flags.sink_tokens.value_or(0);
@@ -68,16 +69,20 @@ std::vector<Index> read_intervals(const std::string& file, Index queries) {
 }
 
 /// \param numbers  of the file of --intervals, if there is one
-std::shared_ptr<const MaskSets> sets_of(const MaskFlags& flags, const std::vector<Index>& numbers,
-                                        Index queries, Index keys) {
-  MaskSets sets = named_sets(flags);
-  if (!flags.intervals.empty()) {
-    sets.width = static_cast<int>(std::min(numbers.front(), largest_count));
-    for (std::size_t i = 1; i < numbers.size(); i += 2) sets.rows.push_back({numbers[i], numbers[i + 1]});
+std::shared_ptr<const KeySets> sets_of(const MaskFlags& flags, const std::vector<Index>& numbers,
+                                       Index queries, Index keys) {
+  std::shared_ptr<const KeySets> sets;
+  if (flags.intervals.empty()) {
+    sets = std::make_shared<const MaskSets>(named_sets(flags));
+  } else {
+    std::vector<Interval> rows;
+    for (std::size_t i = 1; i < numbers.size(); i += 2) rows.push_back({numbers[i], numbers[i + 1]});
+    const auto width = static_cast<int>(std::min(numbers.front(), largest_count));
+    sets = std::make_shared<const MaskRows>(std::move(rows), width);
   }
-  if (const auto fault = sets.fault(queries, keys))
+  if (const auto fault = sets->fault(queries, keys))
     throw InputError((flags.intervals.empty() ? "" : flags.intervals + ": ") + *fault);
-  return std::make_shared<const MaskSets>(std::move(sets));
+  return sets;
 }
 
 }  // namespace
@@ -129,7 +134,7 @@ void declare_mask_flags(CommandLine& command, MaskFlags& flags) {
 }
 
 void validate(const MaskFlags& flags, bool causal, bool window) {
-  const MaskSets sets = named_sets(flags);
+  const MaskSets::Sets sets = named_sets(flags);
   if (!flags.intervals.empty() && sets.any())
     throw InputError(
         "--intervals is a whole mask: it does not go with --prefix, --blocks, --sink-tokens, --global-tokens "
@@ -148,8 +153,8 @@ void validate(const MaskFlags& flags, bool causal, bool window) {
       throw InputError(std::string(one.flag) + " changes nothing without " + one.others);
 }
 
-std::shared_ptr<const MaskSets> mask_sets_of(const Communicator& comm, const MaskFlags& flags, Index queries,
-                                             Index keys) {
+std::shared_ptr<const KeySets> mask_sets_of(const Communicator& comm, const MaskFlags& flags, Index queries,
+                                            Index keys) {
   if (!flags.any()) return nullptr;
   std::vector<Index> numbers;
   if (!flags.intervals.empty()) {
@@ -158,12 +163,12 @@ std::shared_ptr<const MaskSets> mask_sets_of(const Communicator& comm, const Mas
     });
     broadcast(comm, numbers);
   }
-  std::shared_ptr<const MaskSets> sets;
+  std::shared_ptr<const KeySets> sets;
   agree(comm, [&] { sets = sets_of(flags, numbers, queries, keys); });
   return sets;
 }
 
-std::shared_ptr<const MaskSets> mask_sets_of(const MaskFlags& flags, Index queries, Index keys) {
+std::shared_ptr<const KeySets> mask_sets_of(const MaskFlags& flags, Index queries, Index keys) {
   if (!flags.any()) return nullptr;
   const bool reads = !flags.intervals.empty();
   return sets_of(flags, reads ? read_intervals(flags.intervals, queries) : std::vector<Index>{}, queries,

@@ -1,5 +1,5 @@
 /// \file
-/// The flags of masks whose queries see several intervals of keys (MaskSets).
+/// The flags of masks whose queries see several intervals of keys (mask_sets.hpp).
 #pragma once
 
 #include <memory>
@@ -38,10 +38,10 @@ void validate(const MaskFlags& flags, bool causal, bool window);
 
 /// What the flags say; null without any. Rank 0 reads the file.
 /// \throws AgreedError when it does not fit the numbers of queries and keys. Collective.
-[[nodiscard]] std::shared_ptr<const MaskSets> mask_sets_of(const Communicator& comm, const MaskFlags& flags,
-                                                           Index queries, Index keys);
+[[nodiscard]] std::shared_ptr<const KeySets> mask_sets_of(const Communicator& comm, const MaskFlags& flags,
+                                                          Index queries, Index keys);
 /// What the flags say, on one process. \throws InputError
-[[nodiscard]] std::shared_ptr<const MaskSets> mask_sets_of(const MaskFlags& flags, Index queries, Index keys);
+[[nodiscard]] std::shared_ptr<const KeySets> mask_sets_of(const MaskFlags& flags, Index queries, Index keys);
 
 /// The flags that were given, as words of a report: ", prefix 16, sink tokens 4".
 [[nodiscard]] std::string words_of(const MaskFlags& flags);

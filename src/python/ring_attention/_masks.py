@@ -101,6 +101,8 @@ def set_intervals(words, prefix, blocks, sink_tokens, global_tokens, chunk, inte
         if words.blocks and not words.causal:
             raise ValueError(f"{'blocks' if prefix is None else 'prefix'} changes nothing without causal, window or chunk")
     if intervals is not None:
+        if words.blocks or words.sink_tokens or words.global_tokens or words.chunk:
+            raise ValueError("intervals are a whole mask: without prefix, blocks, sink_tokens, global_tokens and chunk")
         intervals = np.asarray(intervals)
         if intervals.ndim != 3 or intervals.shape[1] < 1 or intervals.shape[2] != 2 or not are_positions(intervals):
             raise ValueError(f"intervals are {intervals.dtype} {list(intervals.shape)}: give integers [Sq, m, 2], begin and end of "

@@ -1,8 +1,39 @@
 #include "ring_attention/attention/mask.hpp"
 
 #include <algorithm>
+#include <span>
+
+#include "ring_attention/core/error.hpp"
 
 namespace ring_attention {
+
+void Intervals::add(Interval keys) {
+  if (keys.empty()) return;
+  std::array<Interval, most + 1> all{};
+  std::size_t count = 0;
+  bool placed = false;
+  for (const Interval& each : std::span(parts_).first(static_cast<std::size_t>(size_))) {
+    if (each.end < keys.begin) {
+      all[count++] = each;
+    } else if (keys.end < each.begin) {
+      if (!placed) all[count++] = keys;
+      placed = true;
+      all[count++] = each;
+    } else {
+      keys = {std::min(keys.begin, each.begin), std::max(keys.end, each.end)};
+    }
+  }
+  if (!placed) all[count++] = keys;
+  require(count <= most, "a query sees at most four intervals of keys");
+  std::copy_n(all.begin(), count, parts_.begin());
+  std::fill(parts_.begin() + count, parts_.end(), Interval{0, 0});
+  size_ = static_cast<int>(count);
+}
+
+bool Intervals::contains(Index key) const {
+  return std::ranges::any_of(parts_,
+                             [&](const Interval& part) { return part.begin <= key && key < part.end; });
+}
 
 Intervals Mask::seen(Index query) const {
   const Index at = query + offset;

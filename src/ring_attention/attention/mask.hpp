@@ -5,11 +5,14 @@
 /// of the ring is right by construction.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <limits>
 #include <memory>
+#include <optional>
+#include <string>
 
 #include "ring_attention/attention/documents.hpp"
-#include "ring_attention/attention/mask_sets.hpp"
 #include "ring_attention/core/shape.hpp"
 #include "ring_attention/core/token_range.hpp"
 
@@ -20,6 +23,52 @@ enum class Coverage {
   none,    ///< every pair is masked: skip
   full,    ///< no pair is masked: no test needed
   partial  ///< test each pair
+};
+
+/// The keys that one query sees: at most four intervals, ascending, of which no two touch and none is empty.
+class Intervals {
+ public:
+  static constexpr int most = 4;
+
+  Intervals() = default;
+  /// Adds these keys. Merges with intervals that they touch. An empty interval adds nothing.
+  /// \throws Error when there would be a fifth interval
+  void add(Interval keys);
+
+  [[nodiscard]] int size() const { return size_; }
+  /// \param part  below `most`. From size() on: empty
+  [[nodiscard]] Interval operator[](int part) const { return parts_[static_cast<std::size_t>(part)]; }
+  [[nodiscard]] bool contains(Index key) const;
+
+ private:
+  std::array<Interval, most> parts_{};
+  int size_ = 0;
+};
+
+/// What a mask adds to its band, or cuts out of it: mask_sets.hpp has MaskSets and MaskRows. All positions are of keys; a
+/// query has the key position of `Mask::offset`.
+class KeySets {
+ public:
+  virtual ~KeySets() = default;
+
+  /// The most intervals that a query sees.
+  [[nodiscard]] virtual int parts() const = 0;
+  /// What a query sees.
+  /// \param query     its number
+  /// \param at        its key position
+  /// \param band      what it sees without sets, within its document
+  /// \param document  its document, [0, unlimited) without documents
+  /// \param causal    the mask has right = 0
+  [[nodiscard]] virtual Intervals seen(Index query, Index at, Interval band, Interval document,
+                                       bool causal) const = 0;
+  /// May they show a query some keys that it does not see without them? False where none does, from the ends alone.
+  /// \param at         key positions of queries
+  /// \param documents  are there any?
+  [[nodiscard]] virtual bool may_show(const Interval& at, const Interval& keys, bool documents) const = 0;
+  /// What is wrong with them for these numbers of queries and keys, in a sentence that says what is possible.
+  [[nodiscard]] virtual std::optional<std::string> fault(Index queries, Index keys) const = 0;
+  /// One line, for reports and comparisons.
+  [[nodiscard]] virtual std::string text() const = 0;
 };
 
 /// A band of visible keys around each query, within its document, and sets that add to it. The default hides nothing.
@@ -35,7 +84,7 @@ struct Mask {
   Index right = unlimited;  ///< how many keys after it; 0 is causal
   Index offset = 0;         ///< Sk - Sq, unless the user says otherwise
   std::shared_ptr<const Documents> documents = nullptr;  ///< null: one document
-  std::shared_ptr<const MaskSets> sets = nullptr;        ///< null: the band alone
+  std::shared_ptr<const KeySets> sets = nullptr;         ///< null: the band alone
 
   [[nodiscard]] static Mask causal(Index offset = 0) { return {unlimited, 0, offset}; }
 

@@ -9,8 +9,6 @@
 namespace ring_attention {
 namespace {
 
-bool is_empty(const Interval& interval) { return interval.begin >= interval.end; }
-
 Interval common(const Interval& a, const Interval& b) {
   return {std::max(a.begin, b.begin), std::min(a.end, b.end)};
 }
@@ -37,9 +35,9 @@ std::string fault_in(std::span<const Interval> intervals, Index keys, bool may_b
   Index last = 0;
   for (const Interval& each : intervals) {
     if (!within(each.begin, 0, keys) || !within(each.end, 0, keys) || each.begin > each.end ||
-        (!may_be_empty && is_empty(each)))
+        (!may_be_empty && each.empty()))
       return text_of(each) + " is no interval begin:end of the " + counted(keys, "key");
-    if (is_empty(each)) continue;
+    if (each.empty()) continue;
     if (each.begin < last)
       return text_of(each) + " begins before " + std::to_string(last) +
              ", where the interval before it ends: they ascend and do not overlap";
@@ -50,35 +48,8 @@ std::string fault_in(std::span<const Interval> intervals, Index keys, bool may_b
 
 }  // namespace
 
-void Intervals::add(Interval keys) {
-  if (is_empty(keys)) return;
-  std::array<Interval, most + 1> all{};
-  std::size_t count = 0;
-  bool placed = false;
-  for (const Interval& each : std::span(parts_).first(static_cast<std::size_t>(size_))) {
-    if (each.end < keys.begin) {
-      all[count++] = each;
-    } else if (keys.end < each.begin) {
-      if (!placed) all[count++] = keys;
-      placed = true;
-      all[count++] = each;
-    } else {
-      keys = {std::min(keys.begin, each.begin), std::max(keys.end, each.end)};
-    }
-  }
-  if (!placed) all[count++] = keys;
-  require(count <= most, "a query sees at most four intervals of keys");
-  std::copy_n(all.begin(), count, parts_.begin());
-  std::fill(parts_.begin() + count, parts_.end(), Interval{0, 0});
-  size_ = static_cast<int>(count);
-}
-
-bool Intervals::contains(Index key) const {
-  return std::ranges::any_of(parts_,
-                             [&](const Interval& part) { return part.begin <= key && key < part.end; });
-}
-
 std::optional<std::string> MaskSets::fault(Index queries, Index keys) const {
+  const auto& [blocks, sink_tokens, globals, chunk] = sets;
   if (!within(sink_tokens, 0, largest_position)) return "sink tokens: a number of keys, 0 to 2^53";
   if (!within(chunk, 0, largest_position)) return "a chunk is a number of tokens, 0 to 2^53";
   if (const std::string wrong = fault_in(blocks, keys, false); !wrong.empty())
@@ -89,9 +60,40 @@ std::optional<std::string> MaskSets::fault(Index queries, Index keys) const {
     return "global tokens: " + std::to_string(globals.size()) + " runs, and at most 2 are possible: query " +
            std::to_string(std::max<Index>(queries - 1, 0)) +
            " could need more than four intervals of keys: the runs, the sink tokens and its own";
-  if (width == 0 && rows.empty()) return std::nullopt;
-  if (!blocks.empty() || sink_tokens != 0 || !globals.empty() || chunk != 0)
-    return "intervals are a whole mask: without a prefix, blocks, sink tokens, global tokens and chunks";
+  return std::nullopt;
+}
+
+std::string MaskSets::text() const {
+  return list_of("blocks", sets.blocks) + ", sink tokens " + std::to_string(sets.sink_tokens) + ", " +
+         list_of("global tokens", sets.globals) + ", chunk " + std::to_string(sets.chunk);
+}
+
+bool MaskSets::may_show(const Interval& at, const Interval& keys, bool documents) const {
+  const auto meets = [](const Interval& a, const Interval& b) { return !common(a, b).empty(); };
+  if (sets.sink_tokens > 0 && (documents || keys.begin < sets.sink_tokens)) return true;
+  return std::ranges::any_of(sets.globals,
+                             [&](const Interval& run) { return meets(run, at) || meets(run, keys); }) ||
+         std::ranges::any_of(sets.blocks,
+                             [&](const Interval& block) { return meets(block, at) && meets(block, keys); });
+}
+
+Intervals MaskSets::seen(Index, Index at, Interval band, Interval document, bool causal) const {
+  const Interval open{document.begin, causal ? std::min(document.end, at + 1) : document.end};
+  if (const Index chunk = sets.chunk; chunk > 0) {
+    const Index distance = at - document.begin, in_chunk = (distance % chunk + chunk) % chunk;
+    band = common(band, {at - in_chunk, at - in_chunk + chunk});
+  }
+  if (!containing(sets.globals, at).empty()) band = open;
+  if (const Interval block = common(containing(sets.blocks, at), document); !block.empty())
+    band = {std::min(band.begin, block.begin), std::max(band.end, block.end)};
+  Intervals seen;
+  seen.add(band);
+  seen.add(common({document.begin, document.begin + sets.sink_tokens}, open));
+  for (const Interval& run : sets.globals) seen.add(common(run, open));
+  return seen;
+}
+
+std::optional<std::string> MaskRows::fault(Index queries, Index keys) const {
   if (width < 1 || std::ssize(rows) % width != 0 || std::ssize(rows) / width != queries)
     return "intervals: " + std::to_string(rows.size()) + " of them, " + std::to_string(width) +
            " for a query, and there are " + std::to_string(queries) +
@@ -100,7 +102,7 @@ std::optional<std::string> MaskSets::fault(Index queries, Index keys) const {
     const std::span row(rows.data() + query * width, static_cast<std::size_t>(width));
     const std::string whose = "intervals of query " + std::to_string(query) + ": ";
     if (const std::string wrong = fault_in(row, keys, true); !wrong.empty()) return whose + wrong;
-    const Index count = width - std::ranges::count_if(row, is_empty);
+    const Index count = width - std::ranges::count_if(row, &Interval::empty);
     if (count > Intervals::most)
       return whose + std::to_string(count) + " of them, and at most four are possible";
   }
@@ -110,47 +112,21 @@ std::optional<std::string> MaskSets::fault(Index queries, Index keys) const {
   return std::nullopt;
 }
 
-std::string MaskSets::text() const {
+std::string MaskRows::text() const {
   std::uint64_t hash = 0xcbf29ce484222325U;  // FNV-1a of the numbers, byte by byte
   for (const Interval& each : rows)
     for (const Index number : {each.begin, each.end})
       for (int byte = 0; byte < 8; ++byte)
         hash = (hash ^ (static_cast<std::uint64_t>(number) >> (8 * byte) & 0xffU)) * 0x100000001b3U;
-  return list_of("blocks", blocks) + ", sink tokens " + std::to_string(sink_tokens) + ", " +
-         list_of("global tokens", globals) + ", chunk " + std::to_string(chunk) + ", " +
-         (width == 0 ? "no intervals"
-                     : std::to_string(rows.size()) + " intervals, " + std::to_string(width) +
-                           " for a query, hash " + std::to_string(hash));
+  return std::to_string(rows.size()) + " intervals, " + std::to_string(width) + " for a query, hash " +
+         std::to_string(hash);
 }
 
-bool MaskSets::may_show(const Interval& at, const Interval& keys, bool documents) const {
-  const auto meets = [](const Interval& a, const Interval& b) { return !is_empty(common(a, b)); };
-  if (sink_tokens > 0 && (documents || keys.begin < sink_tokens)) return true;
-  return std::ranges::any_of(globals,
-                             [&](const Interval& run) { return meets(run, at) || meets(run, keys); }) ||
-         std::ranges::any_of(blocks,
-                             [&](const Interval& block) { return meets(block, at) && meets(block, keys); });
-}
-
-Intervals MaskSets::seen(Index query, Index position, Interval band, Interval document, bool causal) const {
+Intervals MaskRows::seen(Index query, Index, Interval band, Interval, bool) const {
   Intervals seen;
-  if (width > 0) {
-    const auto row = static_cast<std::size_t>(query * width);
-    for (std::size_t i = row; i < row + static_cast<std::size_t>(width) && query >= 0 && i < rows.size(); ++i)
-      seen.add(common(rows[i], band));
-    return seen;
-  }
-  const Interval open{document.begin, causal ? std::min(document.end, position + 1) : document.end};
-  if (chunk > 0) {
-    const Index distance = position - document.begin, in_chunk = (distance % chunk + chunk) % chunk;
-    band = common(band, {position - in_chunk, position - in_chunk + chunk});
-  }
-  if (!is_empty(containing(globals, position))) band = open;
-  if (const Interval block = common(containing(blocks, position), document); !is_empty(block))
-    band = {std::min(band.begin, block.begin), std::max(band.end, block.end)};
-  seen.add(band);
-  seen.add(common({document.begin, document.begin + sink_tokens}, open));
-  for (const Interval& run : globals) seen.add(common(run, open));
+  const auto row = static_cast<std::size_t>(query * width);
+  for (std::size_t i = row; i < row + static_cast<std::size_t>(width) && query >= 0 && i < rows.size(); ++i)
+    seen.add(common(rows[i], band));
   return seen;
 }
 

@@ -50,6 +50,8 @@ struct TokenRange {
 /// The positions begin <= position < end.
 struct Interval {
   Index begin, end;
+
+  [[nodiscard]] constexpr bool empty() const { return begin >= end; }
 };
 
 }  // namespace ring_attention
