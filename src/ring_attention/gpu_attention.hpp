@@ -56,6 +56,8 @@ struct GpuCall {
   bool sum_numbers = true;   ///< as in Attention
 };
 
+/// Stream, memory and communicators of a GpuAttention. Only the first call makes them, and only its .cpp knows the type: so a
+/// user's program needs none of the headers of the engines and links of GPUs.
 class GpuParts;
 
 /// Attention for a program whose arrays are in the memory of GPUs. It keeps NCCL's communicators and the memory of a call.
