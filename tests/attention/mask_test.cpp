@@ -207,9 +207,9 @@ TEST(Alibi, TheBiasGrowsWithTheDistance) {
   Scoring scoring;
   scoring.mask.offset = 2;
   scoring.alibi_slopes = {0.5, 0.25};
-  EXPECT_EQ(scoring.alibi(0, 1, 3), 0) << "query 1 is at position 3";
-  EXPECT_EQ(scoring.alibi(0, 1, 1), -1.0);
-  EXPECT_EQ(scoring.alibi(1, 1, 7), -1.0);
+  EXPECT_EQ(scoring.added(0, 1, 3), 0) << "query 1 is at position 3";
+  EXPECT_EQ(scoring.added(0, 1, 1), -1.0);
+  EXPECT_EQ(scoring.added(1, 1, 7), -1.0);
 }
 
 TEST(Scoring, OfSomeHeadsIsCutByHeadsOfTheLayer) {

@@ -42,7 +42,7 @@ void adjust(const Scoring& scoring, const Tile& tile, bool masked, double unit, 
   for (Index i = 0; i < tile.queries.count; ++i)
     for (Index j = 0; j < tile.keys.count; ++j) {
       const Index query = tile.queries.position(i), key = tile.keys.position(j);
-      if (scoring.has_alibi()) score(i, j) += static_cast<float>(unit * scoring.alibi(tile.head, query, key));
+      if (scoring.adds()) score(i, j) += static_cast<float>(unit * scoring.added(tile.head, query, key));
       if (masked && !scoring.mask.allowed(query, key)) score(i, j) = negative_infinity<float>;
     }
 }

@@ -65,7 +65,7 @@ void add_squares(Sums& sums, const BackwardInputs<double>& rows, const Scoring& 
       if (!scoring.mask.allowed(query, at[j])) continue;
       const auto key = static_cast<Index>(j);
       const double capped = scoring.capped(products(i, key)), slope = scoring.slope_of_cap(capped),
-                   score = capped + (scoring.has_alibi() ? scoring.alibi(head, query, at[j]) : 0),
+                   score = capped + (scoring.adds() ? scoring.added(head, query, at[j]) : 0),
                    p = std::exp(score - lse),
                    factor = !scoring.dropout.drops()            ? 1
                             : scoring.dropout.keeps(row, at[j]) ? scoring.dropout.scale()

@@ -20,7 +20,7 @@ Matrix<double> dense_scores(const DenseProblem& problem, Index batch, Index head
   for (Index i = 0; i < s.rows(); ++i) {
     const Index query = problem.position[static_cast<std::size_t>(i)];
     for (Index key = 0; key < s.cols(); ++key) {
-      if (scoring.has_alibi()) s(i, key) += scoring.alibi(head, query, key);
+      if (scoring.adds()) s(i, key) += scoring.added(head, query, key);
       if (problem.bias.size() > 0) s(i, key) += bias_row(problem.bias, batch, head, i)[key];
       if (!scoring.mask.allowed(query, key)) s(i, key) = negative_infinity<double>;
     }
@@ -55,7 +55,7 @@ Softmax DenseProblem::softmax(Index batch, Index head) const {
   const Index rows = q.shape().seq;
   Softmax result{products(batch, head), {}, {}, Eigen::VectorXd(rows), Eigen::VectorXd(rows),
                  Eigen::VectorXd(rows)};
-  const bool is_product = !scoring.caps() && !scoring.has_alibi() && bias.size() == 0;  // the score
+  const bool is_product = !scoring.caps() && !scoring.adds() && bias.size() == 0;  // the score
   if (is_product)
     result.errors.resize(rows, k.shape().seq);
   else

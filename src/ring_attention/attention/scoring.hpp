@@ -51,7 +51,10 @@ struct Scoring {
     return (1 - ratio) * (1 + ratio);
   }
   [[nodiscard]] bool has_alibi() const { return !alibi_slopes.empty(); }
-  [[nodiscard]] double alibi(Index head, Index query, Index key) const {
+  /// Is something added to the scores, other than a dense bias?
+  [[nodiscard]] bool adds() const { return has_alibi(); }
+  /// What is added to the score of a pair: ALiBi. It needs adds().
+  [[nodiscard]] double added(Index head, Index query, Index key) const {
     return -alibi_slopes[static_cast<std::size_t>(head)] *
            static_cast<double>(std::abs(key - (query + mask.offset)));
   }

@@ -73,9 +73,9 @@ template <class T>
   if (bias.size() > 0) s += tile.of_pairs(bias);
   for (Index i = 0; i < s.rows(); ++i) {
     const Index query = tile.queries.position(i);
-    if (scoring.has_alibi())
+    if (scoring.adds())
       for (Index j = 0; j < s.cols(); ++j)
-        s(i, j) += static_cast<T>(scoring.alibi(tile.head, query, tile.keys.position(j)));
+        s(i, j) += static_cast<T>(scoring.added(tile.head, query, tile.keys.position(j)));
     if (coverage == Coverage::partial)
       for (Index j = 0; j < s.cols(); ++j)
         if (!scoring.mask.allowed(query, tile.keys.position(j))) s(i, j) = negative_infinity<T>;
