@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "ring_attention/core/allocation.hpp"
+#include "ring_attention/cpu/attention_backward.hpp"
 #include "support/engines.hpp"
 #include "support/gradients.hpp"
 #include "support/run.hpp"
