@@ -11,6 +11,7 @@
 #include "ring_attention/attention/bias.hpp"
 #include "ring_attention/attention/partial.hpp"
 #include "ring_attention/attention/scoring.hpp"
+#include "ring_attention/attention/shapes.hpp"
 #include "ring_attention/attention/sink.hpp"
 #include "ring_attention/attention/softmax.hpp"
 
@@ -93,7 +94,7 @@ class MergingEngine : public Engine<float> {
       float product = 0;
       for (std::size_t d = 0; d < k.size(); ++d) product += q[d] * k[d];
       scores[j] = scoring_.capped(static_cast<float>(scoring_.scale) * product);
-      if (scoring_.has_alibi()) scores[j] += static_cast<float>(scoring_.alibi(h, query, keys[j]));
+      if (scoring_.adds()) scores[j] += static_cast<float>(scoring_.added(h, query, keys[j]));
       if (bias_.size() > 0) scores[j] += bias_row(bias_, b, h, i)[keys[j]];
       m = std::max(m, scores[j]);
     }
