@@ -20,6 +20,9 @@ inline Mask with(Mask mask, MaskSets::Sets sets) {
   mask.sets = std::make_shared<const MaskSets>(std::move(sets));
   return mask;
 }
+inline Mask with_rows(std::vector<Interval> rows, int width) {
+  return {.sets = std::make_shared<const MaskRows>(std::move(rows), width)};
+}
 
 /// For sequences of 12 tokens.
 inline std::vector<NamedMask> named_masks() {
@@ -54,7 +57,7 @@ inline std::vector<NamedMask> named_masks() {
          const auto global = [](Index x) { return x == 0 || x == 6 || x == 7; };
          return std::abs(i - j) <= 1 || global(i) || global(j);
        }},
-      {"intervals", with({}, {.rows = dilated, .width = 4}),
+      {"intervals", with_rows(dilated, 4),
        [](Index i, Index j) { return j <= i && (i - j) % 3 == 0; }},
   };
 }
