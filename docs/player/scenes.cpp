@@ -17,6 +17,7 @@
 #include "ring_attention/parallel/mpi_links.hpp"
 #include "ring_attention/parallel/observed.hpp"
 #include "ring_attention/ring/transports/adapter.hpp"
+#include "ring_attention/ring/transports/odd_even.hpp"
 
 using namespace ring_attention;
 
@@ -62,16 +63,19 @@ int record(const Communicator& comm, const std::string& scene, Trace& trace) {
   const bool is_slow = scene == "hides" || scene == "sticks-out";
   const Shape all{1, is_slow ? 1 : 2, scene == "hides" ? 8192 : scene == "sticks-out" ? 1024 : 2048, 64};
   const Placement tokens(PlacementKind::contiguous, all.seq, comm.size());
-  const SharedAttention shared{grid, false, tokens, all, all, {0.125}};
+  const SharedAttention shared{grid, ring(), tokens, all, all, {0.125}};
   const RingMistake& mistake = ring_mistake(is_slow ? "" : scene);
   const bool backward = mistake.gradient_hops != nullptr;
-  MpiLinks mpi(comm, grid.ulysses, grid.ring,
-               is_slow || backward ? TransportKind::overlapped : TransportKind::odd_even);
-  AdaptedLinks<SlowTransport> slow(mpi);
+  MpiLinks overlapped(comm, grid.ulysses, grid.ring);
+  MpiLinksOver<OddEvenTransport> odd_even(comm, grid.ulysses, grid.ring);
+  AdaptedLinks<SlowTransport> slow(overlapped);
   TraceObserver observer(trace);
   const CpuDevice<float> cpu;
   const MistakenDevice device(cpu, mistake, grid.ring.ring(comm.rank()), tokens, {&observer});
-  MistakenLinks links(is_slow ? static_cast<Links&>(slow) : mpi, mistake, grid, {&observer});
+  MistakenLinks links(is_slow    ? static_cast<Links&>(slow)
+                      : backward ? static_cast<Links&>(overlapped)
+                                 : odd_even,
+                      mistake, grid, {&observer});
   ContextParallel<float> attention(device, links, shared);
   Tensor<float> q(all.with_seq(tokens.tokens(comm.rank())));
   fill_random(q.view(), {.stream = static_cast<std::uint64_t>(comm.rank())});

@@ -16,6 +16,7 @@ namespace ring_attention::lesson_10 {
 struct Sharing {
   int ulysses;  // 0: all-gather
   [[nodiscard]] RankGrid grid(int rank, int ranks) const { return {rank, ranks, std::max(ulysses, 1)}; }
+  [[nodiscard]] Division division() const { return ulysses == 0 ? all_gather() : hybrid(ulysses); }
   [[nodiscard]] std::string name(int ranks) const {
     if (ulysses == 0) return "all-gather";
     if (ulysses == 1) return "ring";
@@ -33,11 +34,11 @@ inline double exposed_seconds(const Sharing& way, const RankGrid& grid, Placemen
                               const Shape& kv, const Scoring& scoring, const Device<float>& device,
                               Links& links) {
   const Placement shards(kind, q.seq, grid.ring.size);
-  ContextParallel<float> attention(device, links, {grid, way.ulysses == 0, shards, q, kv, scoring});
+  ContextParallel<float> attention(device, links, {grid, way.division(), shards, q, kv, scoring});
   const Index tokens = count(grid.slice(shards));
   const Tensor<float> own_q(q.with_seq(tokens)), own_kv(kv.with_seq(tokens));
   (void)attention.forward(own_q, own_kv, own_kv);
-  return attention.statistics().exposed_seconds;
+  return attention.hops().exposed_seconds + exchanged(links).exposed_seconds;
 }
 
 // ---- a simulated link, and compute that only takes time ---------------------------------------------------

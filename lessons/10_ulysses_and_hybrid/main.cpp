@@ -59,14 +59,14 @@ void check_all_gather(Lesson& lesson, const Communicator& comm, const RandomProb
   const CpuDevice<float> device;
   MpiLinks links(comm, grid.ulysses, grid.ring);
   ContextParallel<float> attention(device, links,
-                                   {grid, true, placement, problem.q, problem.kv, problem.scoring});
+                                   {grid, all_gather(), placement, problem.q, problem.kv, problem.scoring});
   const auto q = problem.queries<float>(rows), k = problem.make<float>(problem.kv, 1, rows),
              v = problem.make<float>(problem.kv, 2, rows), grad_out = problem.make<float>(problem.q, 3, rows);
   const Index before = allocation::current();
-  const KvStorage<float> kv = attention.kv(k, v);
+  const auto kv = attention.kv(k, v);
   const Index held = allocation::current() - before;
   const AttentionResult<float> attended = attention.forward(q, k, v);
-  const Index sent = attention.collective_statistics().bytes_sent;
+  const Index sent = exchanged(links).bytes_sent;
   const Gradients<float> got = attention.backward({q, attended.out, attended.lse, grad_out}, k, v);
 
   const Result want = RankShare(comm, problem, 1, lesson).by_ring();

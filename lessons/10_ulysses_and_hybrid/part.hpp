@@ -8,6 +8,7 @@
 #include "ring_attention/parallel/context_parallel.hpp"
 #include "ring_attention/parallel/cpu_device.hpp"
 #include "ring_attention/parallel/peer_links.hpp"
+#include "ring_attention/parallel/ulysses/heads.hpp"
 #include "ring_attention/ring/transports/loopback.hpp"
 
 namespace ring_attention::lesson_10 {
@@ -212,8 +213,13 @@ class RankShare {
   /// \param scored  the heads whose scoring these get
   [[nodiscard]] SharedAttention ring_of(int rank, const Interval& query, const Interval& kv,
                                         const Interval& scored) const {
-    SharedAttention ring{RankGrid(rank, ring_.size(), 1),   false, placement_, problem_.q, problem_.kv,
-                         problem_.scoring.of_heads(scored), true};
+    SharedAttention ring{RankGrid(rank, ring_.size(), 1),
+                         ring_attention::ring(),
+                         placement_,
+                         problem_.q,
+                         problem_.kv,
+                         problem_.scoring.of_heads(scored),
+                         true};
     ring.q.heads = size(query);
     ring.kv.heads = size(kv);
     return ring;

@@ -2,8 +2,11 @@
 #pragma once
 
 #include "common/lesson.hpp"
+#include "ring_attention/parallel/all_gather/all_gather.hpp"
+#include "ring_attention/parallel/collectives/all_to_all.hpp"
 #include "ring_attention/parallel/context_parallel.hpp"
 #include "ring_attention/parallel/cpu_device.hpp"
+#include "ring_attention/parallel/ulysses/ulysses.hpp"
 
 namespace ring_attention::lesson_10 {
 
@@ -77,10 +80,10 @@ struct LayerHeads {
 
 /// One token a rank, one number a token.
 [[nodiscard]] inline SharedAttention one_token_a_rank(const LayerHeads& heads, const RankGrid& grid,
-                                                      bool all_gathers_kv) {
+                                                      const Division& division) {
   const Index tokens = Index{grid.ulysses.size} * grid.ring.size;
   return {grid,
-          all_gathers_kv,
+          division,
           Placement(PlacementKind::contiguous, tokens, grid.ring.size),
           {1, heads.query, tokens, 1},
           {1, heads.kv, tokens, 1},
@@ -92,25 +95,23 @@ struct LayerHeads {
   const RankGrid grid(0, ranks, ulysses);
   const CpuDevice<float> device;
   CountingLinks links(grid);
-  ContextParallel<float> attention(device, links, one_token_a_rank(heads, grid, false));
+  ContextParallel<float> attention(device, links, one_token_a_rank(heads, grid, hybrid(ulysses)));
   const HeadLayout& layout = attention.layout();
   const Tensor<float> q({1, heads.query, 1, 1}), kv({1, heads.kv, 1, 1});
   const auto sent = [&] {
     constexpr Index element = sizeof(float);
-    const Index pieces = attention.collective_statistics().bytes_sent,
-                all = attention.statistics().bytes_sent;
-    return Volume{pieces / element, (all - pieces) / element};
+    return Volume{exchanged(links).bytes_sent / element, attention.hops().bytes_sent / element};
   };
 
-  const auto own_q = layout.queries_to_heads<float>(q), own_k = layout.keys_to_heads<float>(kv),
-             own_v = layout.keys_to_heads<float>(kv);
+  const auto own_q = layout.to_heads(Held::queries, q), own_k = layout.to_heads(Held::keys, kv),
+             own_v = layout.to_heads(Held::keys, kv);
   auto forward = attention.begin_forward(own_q, attention.kv(own_k, own_v));
   attention.travel(forward);
   const AttentionResult<float> own = forward.engine->finish();
-  (void)layout.queries_to_sequence<float>(own.out);
+  (void)layout.to_sequence(Held::queries, own.out);
   const Volume by_forward = sent();
 
-  const auto grad_out = layout.queries_to_heads<float>(q);
+  const auto grad_out = layout.to_heads(Held::queries, q);
   auto backward = attention.begin_backward({own_q, own.out, own.lse, grad_out}, attention.kv(own_k, own_v));
   attention.travel(backward);
   (void)attention.finish(backward);
@@ -122,10 +123,10 @@ struct LayerHeads {
   const RankGrid grid(0, ranks, 1);
   const CpuDevice<float> device;
   CountingLinks links(grid);
-  ContextParallel<float> attention(device, links, one_token_a_rank(heads, grid, true));
+  ContextParallel<float> attention(device, links, one_token_a_rank(heads, grid, all_gather()));
   const Tensor<float> q({1, heads.query, 1, 1}), kv({1, heads.kv, 1, 1});
   (void)attention.forward(q, kv, kv);
-  return attention.collective_statistics().bytes_sent / static_cast<Index>(sizeof(float));
+  return exchanged(links).bytes_sent / static_cast<Index>(sizeof(float));
 }
 
 /// The heads of some layers, and numbers of ranks.

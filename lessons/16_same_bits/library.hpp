@@ -35,7 +35,7 @@ inline Arrays run_library(const RandomProblem& problem, int ranks, PlacementKind
     const RankGrid grid(rank, ranks, 1);
     PeerLinks links(world.peers(rank), grid.ulysses, grid.ring);
     ContextParallel<float> attention(*device, links,
-                                     {grid, false, placement, problem.q, problem.kv, problem.scoring});
+                                     {grid, ring(), placement, problem.q, problem.kv, problem.scoring});
     const TokenRanges ranges = placement.ranges(rank);
     const Tensor<float> q = problem.queries<float>(ranges), k = problem.make<float>(problem.kv, 1, ranges),
                         v = problem.make<float>(problem.kv, 2, ranges),

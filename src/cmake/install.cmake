@@ -24,7 +24,7 @@ endif()
 # The headers: those that users include, and what these include, followed when they are installed.
 set(public_headers
     ring_attention/ring_attention.hpp ring_attention/gpu_attention.hpp ring_attention/observed_call.hpp
-    ring_attention/peer_ranks.hpp ring_attention/parallel/balance/balanced.hpp
+    ring_attention/partitions.hpp ring_attention/peer_ranks.hpp ring_attention/parallel/balance/balanced.hpp
     ring_attention/parallel/function_device.hpp ring_attention/parallel/same_bits_processor.hpp)
 if(RING_ATTENTION_HAS_CUDA)
   list(APPEND public_headers ring_attention/cuda/device.hpp ring_attention/cuda/engine.hpp)

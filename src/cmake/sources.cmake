@@ -53,6 +53,7 @@ set(ring_sources
     ring_attention/ring/transports/overlapped.cpp
     ring_attention/ring/transports/peers.cpp)
 set(parallel_sources
+    ring_attention/parallel/all_gather/all_gather.cpp
     ring_attention/parallel/balance/balanced.cpp
     ring_attention/parallel/balance/deal.cpp
     ring_attention/parallel/balance/search.cpp
@@ -64,14 +65,11 @@ set(parallel_sources
     ring_attention/parallel/context_parallel.cpp
     ring_attention/parallel/decode/decode.cpp
     ring_attention/parallel/decode/sharded_cache.cpp
-    ring_attention/parallel/heads.cpp
-    ring_attention/parallel/mpi_links.cpp
     ring_attention/parallel/observer.cpp
-    ring_attention/parallel/partition.cpp
     ring_attention/parallel/processor.cpp
-    ring_attention/parallel/rank_grid.cpp
     ring_attention/parallel/term_gradients.cpp
-    ring_attention/parallel/trace.cpp)
+    ring_attention/parallel/trace.cpp
+    ring_attention/parallel/ulysses/heads.cpp)
 
 # Above the library, not installed.
 set(io_sources

@@ -49,13 +49,12 @@ class OneDevice : public Attention<T> {
 template <class T>
 class SharedContext : public Attention<T> {
  public:
-  /// \param all_gathers_kv  an all-gather over the ranks of the ring; no ranks share heads then
-  /// \param shards   over the ranks of the ring
-  SharedContext(std::shared_ptr<Links> links, bool all_gathers_kv, const RankGrid& grid,
+  /// \param shards  over the ranks of the ring
+  SharedContext(std::shared_ptr<Links> links, const Division& division, const RankGrid& grid,
                 const Placement& shards, const CpuOptions& options, Observers observers = {})
       : links_(std::move(links)),
         device_(make_cpu_device<T>(options)),
-        all_gathers_kv_(all_gathers_kv),
+        division_(division),
         grid_(grid),
         shards_(shards),
         observers_(std::move(observers)) {}
@@ -76,8 +75,7 @@ class SharedContext : public Attention<T> {
     const Index seq = shards_.seq();
     ObservedContextParallel<T> attention(
         *device_, *links_,
-        {grid_, all_gathers_kv_, shards_, q.shape().with_seq(seq), k.shape().with_seq(seq), scoring},
-        observers_);
+        {grid_, division_, shards_, q.shape().with_seq(seq), k.shape().with_seq(seq), scoring}, observers_);
     tell(observers_, &Observer::begins, name);
     auto result = compute(attention);
     tell(observers_, &Observer::ends);
@@ -86,7 +84,7 @@ class SharedContext : public Attention<T> {
 
   std::shared_ptr<Links> links_;
   std::unique_ptr<Device<T>> device_;
-  bool all_gathers_kv_;
+  Division division_;
   RankGrid grid_;
   Placement shards_;
   Observers observers_;

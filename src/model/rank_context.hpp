@@ -6,6 +6,8 @@
 #include "model/gradient_sum.hpp"
 #include "model/mesh.hpp"
 #include "model/shape.hpp"
+#include "ring_attention/parallel/all_gather/all_gather.hpp"
+#include "ring_attention/parallel/ulysses/ulysses.hpp"
 
 namespace ring_attention::model {
 
@@ -84,17 +86,17 @@ template <class T>
                                           const CpuOptions& options = {}) {
   const Mesh& mesh = of.mesh;
   const Placement shards = shards_of(mesh, kind, seq, options);
-  const bool all_gathers_kv = context == ContextKind::all_gather;
-  if (all_gathers_kv && mesh.shape().ulysses != 1)
+  const Division division = context == ContextKind::all_gather ? all_gather() : hybrid(mesh.shape().ulysses);
+  if (context == ContextKind::all_gather && mesh.shape().ulysses != 1)
     throw InputError("all-gather", "a ulysses axis of " + std::to_string(mesh.shape().ulysses), "use 1");
-  RankContext<T> place{of.tensor,
-                       of.kv_replicas,
-                       of.replicas,
-                       mesh.grid().slice(shards),
-                       mesh.sequences(batch).begin,
-                       std::make_shared<SharedContext<T>>(of.links, all_gathers_kv, mesh.grid(), shards,
-                                                          options, of.observers),
-                       options.isa};
+  RankContext<T> place{
+      of.tensor,
+      of.kv_replicas,
+      of.replicas,
+      mesh.grid().slice(shards),
+      mesh.sequences(batch).begin,
+      std::make_shared<SharedContext<T>>(of.links, division, mesh.grid(), shards, options, of.observers),
+      options.isa};
   if (options.same_bits > 0)
     place.rows = {options.isa, place.tokens, Tiling(options.same_bits), batch * shards.pieces()};
   return place;

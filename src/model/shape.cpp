@@ -8,7 +8,7 @@
 #include "ring_attention/core/shape.hpp"
 #include "ring_attention/core/text.hpp"
 #include "ring_attention/parallel/collectives/sum.hpp"
-#include "ring_attention/parallel/heads.hpp"
+#include "ring_attention/parallel/ulysses/heads.hpp"
 
 namespace ring_attention::model {
 namespace {

@@ -1,6 +1,6 @@
 #include "plan/best_ulysses.hpp"
 
-#include "ring_attention/parallel/heads.hpp"
+#include "ring_attention/parallel/ulysses/heads.hpp"
 
 namespace ring_attention::plan {
 

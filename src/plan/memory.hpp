@@ -20,7 +20,7 @@ struct KvShards {
 };
 /// Current and incoming; backward: also one step's own (ring/backward.hpp).
 [[nodiscard]] KvShards ring_shards(int ranks);
-/// The K,V of all ranks, and what this rank adds to the gradients of all (parallel/collectives/all_gather.hpp).
+/// The K,V of all ranks, and what this rank adds to the gradients of all (parallel/all_gather/all_gather.hpp).
 [[nodiscard]] KvShards all_gather_shards(int ranks);
 /// Forward: as a ring, and the pair that travels between the nodes.
 [[nodiscard]] double double_ring_shards(int nodes, int width);

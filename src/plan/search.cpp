@@ -7,7 +7,7 @@
 #include "ring_attention/core/error.hpp"
 #include "ring_attention/core/shape.hpp"
 #include "ring_attention/core/text.hpp"
-#include "ring_attention/parallel/heads.hpp"
+#include "ring_attention/parallel/ulysses/heads.hpp"
 
 namespace ring_attention::plan {
 namespace {

@@ -12,6 +12,7 @@
 #include "ring_attention/mpi/host.hpp"
 #include "ring_attention/parallel/cpu_devices.hpp"
 #include "ring_attention/parallel/mpi_links.hpp"
+#include "ring_attention/ring/transports/odd_even.hpp"
 
 namespace ring_attention {
 
@@ -50,8 +51,12 @@ template <class T>
   cpu.same_bits = options.tile_of_same_bits();
   return cpu;
 }
-[[nodiscard]] inline TransportKind transport_kind(const DeviceOptions& options) {
-  return options.transport == "odd-even" ? TransportKind::odd_even : TransportKind::overlapped;
+/// Collective. \param grid  of this rank
+[[nodiscard]] inline std::unique_ptr<Links> mpi_links(const Communicator& comm, const DeviceOptions& options,
+                                                      const RankGrid& grid) {
+  if (options.transport == "odd-even")
+    return std::make_unique<MpiLinksOver<OddEvenTransport>>(comm, grid.ulysses, grid.ring);
+  return std::make_unique<MpiLinks>(comm, grid.ulysses, grid.ring);
 }
 
 /// \throws AgreedError when one rank cannot have the memory for its shards of `work`. Collective.
@@ -72,9 +77,8 @@ template <class Input, class T = Input>
 [[nodiscard]] Backend<Input, T> cpu_backend(const BackendContext& context) {
   const auto& [comm, options] = std::tie(context.comm, context.options);
   const CpuOptions cpu = engine_options(comm, options);
-  const RankGrid& grid = context.work.shared.grid;
   return {.device = make_cpu_device<Input, T>(cpu, is_fast(options) ? 0 : options.tile_of_readable()),
-          .links = std::make_unique<MpiLinks>(comm, grid.ulysses, grid.ring, transport_kind(options)),
+          .links = mpi_links(comm, options, context.work.shared.grid),
           .observers = context.observers(),
           .description = describe_cpu<T>(options, cpu),
           .input_roundoff = std::is_same_v<T, Input> ? 0 : Bf16::unit,

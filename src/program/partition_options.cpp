@@ -3,7 +3,7 @@
 #include "cli/table.hpp"
 #include "plan/best_ulysses.hpp"
 #include "ring_attention/core/error.hpp"
-#include "ring_attention/parallel/heads.hpp"
+#include "ring_attention/parallel/ulysses/heads.hpp"
 
 namespace ring_attention {
 
@@ -22,12 +22,12 @@ void declare_partition_options(CommandLine& command, PartitionOptions& options) 
 }
 
 void validate_partition(const PartitionOptions& options, const std::string& transport) {
-  const bool hybrid = options.parallel == name(Partition::hybrid);
+  const bool hybrid = options.parallel == "hybrid";
   if (hybrid && !options.ulysses)
     throw InputError("--parallel hybrid needs --ulysses N, the number of ranks that share the heads");
   if (!hybrid && options.ulysses) throw InputError("--ulysses goes with --parallel hybrid");
-  if ((transport == "overlapped" || transport == "odd-even") && !options.is_auto() &&
-      (options.partition() == Partition::ulysses || options.partition() == Partition::all_gather))
+  if ((transport == "overlapped" || transport == "odd-even") &&
+      (options.parallel == "ulysses" || options.all_gathers()))
     throw InputError("--transport " + transport + " goes with --parallel ring or hybrid");
 }
 
@@ -45,10 +45,8 @@ void choose_partition(PartitionOptions& options, const std::string& device, cons
                               static_cast<double>(work.kv.seq) / ranks};
   const int ulysses = plan::best_ulysses(layer, ranks, work.causal, machine, work.gradients),
             ring = ranks / ulysses;
-  options.parallel = name(ulysses == 1 ? Partition::ring
-                          : ring == 1  ? Partition::ulysses
-                                       : Partition::hybrid);
-  if (options.partition() == Partition::hybrid) options.ulysses = ulysses;
+  options.parallel = ulysses == 1 ? "ring" : ring == 1 ? "ulysses" : "hybrid";
+  if (options.parallel == "hybrid") options.ulysses = ulysses;
   const auto sent = [&](int heads, int tokens) {
     const double backward = work.gradients ? plan::hybrid_backward(layer, heads, tokens).total() : 0;
     return human_bytes(static_cast<Index>(plan::hybrid_forward(layer, heads, tokens).total() + backward));
@@ -62,10 +60,7 @@ void choose_partition(PartitionOptions& options, const std::string& device, cons
 
 RankGrid agreed_grid(const Communicator& comm, const PartitionOptions& options) {
   std::optional<RankGrid> grid;
-  agree(comm, [&] {
-    const Division division{options.partition(), static_cast<int>(options.ulysses.value_or(1))};
-    grid = division.grid(comm.rank(), comm.size());
-  });
+  agree(comm, [&] { grid = options.division().grid(comm.rank(), comm.size()); });
   return *grid;
 }
 

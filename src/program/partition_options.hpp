@@ -7,7 +7,7 @@
 
 #include "cli/command_line.hpp"
 #include "ring_attention/core/shape.hpp"
-#include "ring_attention/parallel/partition.hpp"
+#include "ring_attention/partitions.hpp"
 
 namespace ring_attention {
 
@@ -17,8 +17,11 @@ struct PartitionOptions {
   std::string why;               ///< of --parallel auto, once it has chosen
 
   [[nodiscard]] bool is_auto() const { return parallel == "auto"; }
+  [[nodiscard]] bool all_gathers() const { return parallel == "all-gather"; }
   /// Not of auto, before it has chosen.
-  [[nodiscard]] Partition partition() const { return partition_named(parallel); }
+  [[nodiscard]] Division division() const {
+    return division_named(parallel, static_cast<int>(ulysses.value_or(1)));
+  }
 };
 
 /// Adds --parallel and --ulysses under the present heading.

@@ -130,7 +130,7 @@ Scoring checked(const char* name, const AttentionArrays<T>& arrays, const Scorin
                              Placement(PlacementKind::contiguous, keys, 1));
   Scoring scoring = scoring_of(arguments, arrays.q.shape(), queries, keys);
   Check()(arguments.same_bits == 0, "same_bits has no kernel of a GPU: give arrays of the host");
-  const Call<T> call{name, arrays, placement, scoring, ring_attention::Division{}, {}};
+  const Call<T> call{name, arrays, placement, scoring, ring(), {}};
   check_arguments(Check(), call, call.shared(0, 1));
   cuda::require_equal_widths(arrays.q.shape(), arrays.v.shape());
   return scoring;

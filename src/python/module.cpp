@@ -70,7 +70,7 @@ struct OneProcess {
         keys(arguments.positions ? ranges_of(arguments.positions->second) : whole(k.shape().seq)),
         scoring(scoring_of(arguments, q.shape(), q.shape().seq, k.shape().seq)),
         arrays{q, k, v, bias},
-        call{name, arrays, placement, scoring, ring_attention::Division{}, {}},
+        call{name, arrays, placement, scoring, ring(), {}},
         cpu{threads > 0 ? threads : usable_cores(), best_isa(), arguments.same_bits},
         device(device_of<T>(cpu)) {
     const SharedAttention shared = call.shared(0, 1);

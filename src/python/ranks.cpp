@@ -9,6 +9,7 @@
 #include "python/placement.hpp"
 #include "python/scoring.hpp"
 #include "ring_attention/parallel/function_device.hpp"
+#include "ring_attention/partitions.hpp"
 
 namespace ring_attention::python {
 namespace {
@@ -19,7 +20,7 @@ Division make_division(const std::shared_ptr<Ranks>& ranks, Index queries, Index
                        const PlacementArgument& placement, const std::string& parallel, int ulysses,
                        const std::string& transport, int threads, double timeout,
                        const ScoringArguments& arguments, bool sum_numbers) {
-  const ring_attention::Division how{partition_named(parallel), ulysses};
+  const ring_attention::Division how = division_named(parallel, ulysses);
   const int places = how.grid(ranks->rank(), ranks->size()).ring.size;
   const Index tile = arguments.same_bits, offset = arguments.q_offset.value_or(keys - queries);
   return {ranks,
@@ -38,7 +39,7 @@ Division make_division(const std::shared_ptr<Ranks>& ranks, Index queries, Index
 std::vector<std::tuple<Index, Index, Index>> token_ranges(
     const Ranks& ranks, Index seq, const PlacementArgument& placement, const std::string& parallel,
     int ulysses, int rank, Index tile, const std::optional<std::vector<Index>>& documents, Index offset) {
-  const RankGrid grid = ring_attention::Division{partition_named(parallel), ulysses}.grid(rank, ranks.size());
+  const RankGrid grid = division_named(parallel, ulysses).grid(rank, ranks.size());
   std::vector<std::tuple<Index, Index, Index>> ranges;
   for (const TokenRange& range :
        grid.slice(placement_of(placement, seq, grid.ring.size, tile, documents, offset)))

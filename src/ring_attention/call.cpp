@@ -13,7 +13,6 @@
 #include "ring_attention/core/error.hpp"
 #include "ring_attention/core/shape.hpp"
 #include "ring_attention/mpi/agreement.hpp"
-#include "ring_attention/parallel/heads.hpp"
 
 namespace ring_attention {
 namespace {
@@ -38,8 +37,8 @@ std::string text_of(const Call<T>& call, const SharedAttention& shared) {
        << queries.seq() << ' ' << name(queries.kind()) << "\npieces of the queries " << queries.pieces()
        << "\nkeys " << keys.seq() << ' ' << name(keys.kind()) << "\npieces of the keys " << keys.pieces()
        << "\nqueries in ranges of hash " << queries.hash() << "\nkeys in ranges of hash " << keys.hash()
-       << "\npartition " << name(call.division.partition) << "\nranks that share heads "
-       << shared.grid.ulysses.size << "\ngradient of lse " << (call.grad_lse ? "given" : "none") << '\n'
+       << "\npartition " << call.division.kv << "\nranks that share heads " << shared.grid.ulysses.size
+       << "\ngradient of lse " << (call.grad_lse ? "given" : "none") << '\n'
        << call.computes << '\n';
   return text.str() + text_of(shared.scoring, shared.bias);
 }
@@ -59,7 +58,7 @@ template <class T>
 SharedAttention Call<T>::shared(int rank, int ranks) const {
   const Shape& k = arrays.k.shape();
   return {division.grid(rank, ranks),
-          division.partition == Partition::all_gather,
+          division,
           placement,
           arrays.q.shape().with_seq(placement.queries.seq()),
           {k.with_seq(placement.keys.seq()), arrays.v.shape().dim},
@@ -82,7 +81,7 @@ void check_arguments(const Check& check, const Call<T>& call, const SharedAttent
           "more than 2^48 elements in all");
   check(std::max({q.batch, q.heads, q.dim, v.dim, keys.max_tokens()}) <= largest_count,
         "batch, heads, dim, and the keys of a rank, are at most 2^31 - 1");
-  (void)HeadShare(q.heads, k.heads, grid.ulysses.size);
+  call.division.require_shareable(q.heads, k.heads, grid.ulysses.size);
   check(queries.ranks() == grid.ring.size && keys.ranks() == grid.ring.size,
         "the placement is not for the " + counted(grid.ring.size, "rank") +
             (grid.ulysses.size == 1 ? " of the communicator" : " of the ring"));

@@ -7,9 +7,9 @@
 #include <string>
 #include <unordered_set>
 
+#include "ring_attention/attention/views.hpp"
 #include "ring_attention/attention_ranks.hpp"
 #include "ring_attention/parallel/context_parallel.hpp"
-#include "ring_attention/parallel/partition.hpp"
 
 namespace ring_attention {
 

@@ -254,7 +254,8 @@ void GpuAttention::forward(GpuStream stream, const AttentionArrays<T>& arrays, c
   Call<T> call = call_of("forward of GPU arrays", arrays, placement, scoring);
   call.to = to;
   run(stream, call, [&](ContextParallel<T>& attention, const CollectiveStep& collectively) {
-    attention.forward(arrays.q, arrays.k, arrays.v, call.bias(), collectively, to);
+    copy_results(attention.memory(),
+                 attention.forward(arrays.q, arrays.k, arrays.v, call.bias(), collectively), to);
   });
 }
 
@@ -270,7 +271,10 @@ TermNumbers GpuAttention::backward(GpuStream stream, const AttentionArrays<T>& a
   TermNumbers numbers;
   run(stream, call, [&](ContextParallel<T>& attention, const CollectiveStep& collectively) {
     const BackwardInputs<T> inputs = call.backward_inputs();
-    numbers = attention.backward(inputs, arrays.k, arrays.v, collectively, to);
+    auto backward = attention.travelled(inputs, arrays.k, arrays.v, collectively);
+    auto held = attention.finish(backward);
+    copy_results(attention.memory(), held, to);
+    numbers = std::move(held.numbers);
     if (!scoring.sinks.empty()) parts_->wait();  // with the time limit
     numbers.sinks = sink_gradient(inputs, scoring.sinks, parts_->stream());
     if (how_.sum_numbers) all_reduce(ranks_->all(), numbers);

@@ -17,7 +17,6 @@
 #include "ring_attention/call.hpp"
 #include "ring_attention/core/bf16.hpp"
 #include "ring_attention/parallel/observer.hpp"
-#include "ring_attention/parallel/partition.hpp"
 
 struct CUstream_st;
 
@@ -50,10 +49,10 @@ struct GpuOptions {
 
 /// How a GpuAttention computes: may be changed between two calls, which then make the communicators that they need.
 struct GpuCall {
-  Division division = {};    ///< the same on all ranks
-  GpuOptions gpu = {};       ///< the same on all ranks
-  Observers observers = {};  ///< outlive the calls, and the GpuAttention if they are not taken out before
-  bool sum_numbers = true;   ///< as in Attention
+  Division division = ring();  ///< the same on all ranks
+  GpuOptions gpu = {};         ///< the same on all ranks
+  Observers observers = {};    ///< outlive the calls, and the GpuAttention if they are not taken out before
+  bool sum_numbers = true;     ///< as in Attention
 };
 
 /// Stream, memory and communicators of a GpuAttention. Only the first call makes them, and only its .cpp knows the type: so a

@@ -57,8 +57,9 @@ AttentionResult<T> attend(const Attention& by, const AttentionArrays<T>& arrays,
   SharedAttention shared = agreed(by, call);
   Links& links = by.ranks->links(shared.grid);
   ContextParallel<T> attention(*by.processor.of<T>(), links, std::move(shared));
-  if (!to) return attention.forward(arrays.q, arrays.k, arrays.v, call.bias(), collectively(by));
-  attention.forward(arrays.q, arrays.k, arrays.v, call.bias(), collectively(by), *to);
+  AttentionResult<T> result = attention.forward(arrays.q, arrays.k, arrays.v, call.bias(), collectively(by));
+  if (!to) return result;
+  copy_results(attention.memory(), result, *to);
   return {};
 }
 
@@ -76,14 +77,18 @@ Gradients<T> differentiate(const Attention& by, const AttentionArrays<T>& arrays
   SharedAttention shared = agreed(by, call);
   Links& links = by.ranks->links(shared.grid);
   const BackwardInputs<T> inputs = call.backward_inputs();
-  ContextParallel<T> attention(*by.processor.of<T>(), links, std::move(shared));
+  const Device<T>& device = *by.processor.of<T>();
+  ContextParallel<T> attention(device, links, std::move(shared));
   Gradients<T> gradients;
-  if (to)
-    gradients.numbers() = attention.backward(inputs, arrays.k, arrays.v, collectively(by), *to);
-  else
+  if (to) {
+    auto backward = attention.travelled(inputs, arrays.k, arrays.v, collectively(by));
+    auto held = attention.finish(backward);
+    copy_results(attention.memory(), held, *to);
+    gradients.numbers() = std::move(held.numbers);
+  } else {
     gradients = attention.backward(inputs, arrays.k, arrays.v, collectively(by));
-  complete(gradients.terms(), by.ranks->all(), inputs, scoring, by.processor.of<T>()->is_exact(),
-           attention.shared().q);
+  }
+  complete(gradients.terms(), by.ranks->all(), inputs, scoring, device.is_exact(), attention.shared().q);
   if (by.sum_numbers) all_reduce(by.ranks->all(), gradients.numbers());
   return gradients;
 }

@@ -8,7 +8,7 @@
 ///     const auto gradients = ra::backward(ring, q, k, v, result, grad_out, placement, scoring);
 ///
 /// Each rank passes its shard of q, k and v and gets its rows of the result. An Attention says over whom, who computes and how
-/// the work is divided (parallel/partition.hpp). Where U ranks share heads, the placement is over the ranks / U ranks of a
+/// the work is divided. Where U ranks share heads, the placement is over the ranks / U ranks of a
 /// ring, and each rank holds a slice of one of its shards:
 ///
 ///     const ra::Attention both{ra::mpi(MPI_COMM_WORLD), ra::cores(4), ra::hybrid(2)};
@@ -20,6 +20,7 @@
 ///     header                           what it adds
 ///     -------------------------------  -----------------------------------------------------------------------------
 ///     gpu_attention.hpp                GpuAttention: arrays in the memory of a GPU, on the caller's stream
+///     partitions.hpp                   ulysses(), hybrid(U), all_gather() in place of ring()
 ///     peer_ranks.hpp                   peers(p) in place of mpi(comm): messages by an object of the caller's
 ///     observed_call.hpp                observed(ranks, observers), observed(processor, observers)
 ///     parallel/same_bits_processor.hpp same_bits(tile) in place of cores(): the same bits on any number of ranks
@@ -54,7 +55,6 @@
 #include "ring_attention/attention_ranks.hpp"
 #include "ring_attention/call.hpp"
 #include "ring_attention/mpi/agreement.hpp"
-#include "ring_attention/parallel/partition.hpp"
 #include "ring_attention/parallel/processor.hpp"
 #include "ring_attention/ring/placement.hpp"
 
@@ -63,12 +63,6 @@ namespace ring_attention {
 /// \addtogroup public_api
 /// @{
 
-/// How the ranks divide the work (parallel/partition.hpp).
-[[nodiscard]] inline Division ring() { return {}; }
-[[nodiscard]] inline Division ulysses() { return {Partition::ulysses}; }
-/// \param share_heads  U, the number of ranks that share heads
-[[nodiscard]] inline Division hybrid(int share_heads) { return {Partition::hybrid, share_heads}; }
-[[nodiscard]] inline Division all_gather() { return {Partition::all_gather}; }
 /// Over whom, who computes, and how the work is divided. `ranks` keep what is expensive to make, so a program that makes
 /// more than one call keeps them; the rest may change from call to call.
 struct Attention {

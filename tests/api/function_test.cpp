@@ -4,6 +4,7 @@
 
 #include "ring_attention/cpu/engine.hpp"
 #include "ring_attention/parallel/function_device.hpp"
+#include "ring_attention/partitions.hpp"
 #include "ring_attention/ring_attention.hpp"
 #include "support/masks.hpp"
 #include "support/problem.hpp"
@@ -55,8 +56,9 @@ TYPED_TEST(Function, AgreesWithTheReferenceInEveryPartition) {
 
 TYPED_TEST(Function, AnEmptyFunctionIsRefusedOnAllRanks) {
   const auto problem = make_problem<TypeParam>({});
-  EXPECT_THROW((void)function_agrees<TypeParam>(problem, {}, AttentionFunction<TypeParam>()), AgreedError);
-  EXPECT_TRUE(function_agrees(problem, {}));
+  EXPECT_THROW((void)function_agrees<TypeParam>(problem, ring(), AttentionFunction<TypeParam>()),
+               AgreedError);
+  EXPECT_TRUE(function_agrees(problem, ring()));
 }
 
 }  // namespace

@@ -38,9 +38,9 @@ Whole<T> ring_of_threads(const GradientProblem<T>& problem, int ranks) {
 }
 
 template <class T>
-void expect_right(const GradientProblem<T>& problem, Partition partition, int ulysses = 1) {
+void expect_right(const GradientProblem<T>& problem, const std::string& partition, int ulysses = 1) {
   const Case& what = problem.what();
-  SCOPED_TRACE(name(partition) + ", U = " + std::to_string(ulysses) + ": " + to_string(what));
+  SCOPED_TRACE(partition + ", U = " + std::to_string(ulysses) + ": " + to_string(what));
   User<T> user(problem, partition, ulysses);
   const Whole<T> ring = ring_of_threads(problem, user.grid.ring.size);
   const AttentionResult<T> result = user.attend();
@@ -70,12 +70,13 @@ void expect_right(const GradientProblem<T>& problem, Partition partition, int ul
 }
 
 /// Calls visit(partition, U) for all that this world and these heads allow.
-void for_each_partition(Index heads, Index kv_heads, const std::function<void(Partition, int)>& visit) {
+void for_each_partition(Index heads, Index kv_heads,
+                        const std::function<void(const std::string&, int)>& visit) {
   const int ranks = ranks_of_world();
-  visit(Partition::all_gather, 1);
-  if (can_share_heads(heads, kv_heads, ranks)) visit(Partition::ulysses, 1);
+  visit("all-gather", 1);
+  if (can_share_heads(heads, kv_heads, ranks)) visit("ulysses", 1);
   for (int ulysses = 1; ulysses < ranks; ++ulysses)
-    if (ranks % ulysses == 0 && can_share_heads(heads, kv_heads, ulysses)) visit(Partition::hybrid, ulysses);
+    if (ranks % ulysses == 0 && can_share_heads(heads, kv_heads, ulysses)) visit("hybrid", ulysses);
 }
 
 template <class T>
@@ -94,7 +95,7 @@ TYPED_TEST(Partitions, HaveTheBitsOfTheRing) {
   for (const Index kv_heads : {12, 4, 1}) {
     if (has_few_cases<TypeParam>() && kv_heads != 4) continue;
     const Index tokens = kv_heads == 4 ? 29 : kv_heads == 1 ? 2 : 13;
-    for_each_partition(12, kv_heads, [&](Partition partition, int ulysses) {
+    for_each_partition(12, kv_heads, [&](const std::string& partition, int ulysses) {
       const auto scorings = every_scoring(tokens, tokens, 12, 0.5);
       expect_right(make_gradient_problem<TypeParam>({.kv_heads = kv_heads,
                                                      .group = 12 / kv_heads,
@@ -111,7 +112,7 @@ TYPED_TEST(Partitions, HaveTheBitsOfTheRing) {
 TYPED_TEST(Partitions, WithABiasSinksAndDropout) {
   for (const Index bias_heads : {1, 12}) {
     if (has_few_cases<TypeParam>() && bias_heads == 1) continue;
-    for_each_partition(12, 4, [&](Partition partition, int ulysses) {
+    for_each_partition(12, 4, [&](const std::string& partition, int ulysses) {
       Case what{.batch = 2,
                 .kv_heads = 4,
                 .group = 3,
@@ -133,7 +134,7 @@ TYPED_TEST(Partitions, WithABiasSinksAndDropout) {
 TEST(FewTokens, InEveryPartition) {
   const Index heads = 12;
   for (const std::pair<Index, Index>& bias : {std::pair<Index, Index>{0, 0}, {1, 1}, {1, heads}})
-    for_each_partition(heads, heads, [&](Partition partition, int ulysses) {
+    for_each_partition(heads, heads, [&](const std::string& partition, int ulysses) {
       expect_right(make_gradient_problem<float>({.kv_heads = heads,
                                                  .queries = 2,
                                                  .keys = 1,
@@ -177,7 +178,7 @@ GradientProblem<T> even_problem() {
 TYPED_TEST(Partitions, UlyssesHoldsTwoLayouts) {
   if (ranks_of_world() == 1 || 12 % ranks_of_world() != 0) return;
   const auto problem = even_problem<TypeParam>();
-  const User<TypeParam> user(problem, Partition::ulysses, 1);
+  const User<TypeParam> user(problem, "ulysses", 1);
   const Index q = user.q.size(), kv = user.k.size(), row = user.q.shape().per_row().size();
   const auto tile = [&](const auto& kernel) {
     return tile_elements<TypeParam>(kernel.workspace, user.q.shape().dim);
@@ -199,7 +200,7 @@ TYPED_TEST(Partitions, UlyssesHoldsTwoLayouts) {
 // N shards of K,V in place of those of a parcel.
 TYPED_TEST(Partitions, AllGatherHoldsTheShardsOfAllRanks) {
   const auto problem = even_problem<TypeParam>();
-  const User<TypeParam> user(problem, Partition::all_gather, 1);
+  const User<TypeParam> user(problem, "all-gather", 1);
   const Index q = user.q.size(), row = user.q.shape().per_row().size(), ranks = ranks_of_world();
   const Index shard = 2 * user.k.size();  // K and V
   const auto& kernel = kernels<TypeParam>(best_isa());
@@ -214,10 +215,10 @@ TYPED_TEST(Partitions, AllGatherHoldsTheShardsOfAllRanks) {
 
 // ---- what is refused ----------------------------------------------------------------------------------------
 
-void expect_refused(const Case& what, Partition partition, int ulysses, const std::string& said) {
+void expect_refused(const Case& what, const std::string& partition, int ulysses, const std::string& said) {
   const auto problem = make_gradient_problem<float>(what);
   User<float> user(problem);
-  user.attention.division = {partition, ulysses};
+  user.attention.division = division_named(partition, ulysses);
   expect_agreed_error([&] { (void)user.attend(); }, said);
 }
 
@@ -225,18 +226,18 @@ TEST(PartitionArguments, ThatCannotBeAreRefused) {
   const int ranks = ranks_of_world();
   const Case one_head{.kv_heads = 1, .queries = 13, .keys = 13};
   if (ranks > 1) {
-    expect_refused(one_head, Partition::ulysses, 1, "more than 1 query head: use 1");
-    expect_refused({.kv_heads = ranks, .queries = 13, .keys = 13}, Partition::ulysses, 1,
+    expect_refused(one_head, "ulysses", 1, "more than 1 query head: use 1");
+    expect_refused({.kv_heads = ranks, .queries = 13, .keys = 13}, "ulysses", 1,
                    "the placement is not for the 1 rank of the ring");
   }
-  expect_refused(one_head, Partition::hybrid, ranks + 1,
+  expect_refused(one_head, "hybrid", ranks + 1,
                  "the job has " + std::to_string(ranks) + ": use a number that divides it");
 }
 
 TEST(PartitionArguments, AreTheSameOnAllRanks) {
   if (ranks_of_world() == 1) return;
   const bool last = world_rank() == ranks_of_world() - 1;
-  expect_refused({.queries = 13, .keys = 13}, last ? Partition::all_gather : Partition::ring, 1,
+  expect_refused({.queries = 13, .keys = 13}, last ? "all-gather" : "ring", 1,
                  "rank 0 has partition ring, rank " + std::to_string(ranks_of_world() - 1) +
                      " has partition all-gather");
 }

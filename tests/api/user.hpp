@@ -4,6 +4,7 @@
 #include <optional>
 #include <utility>
 
+#include "ring_attention/partitions.hpp"
 #include "ring_attention/ring_attention.hpp"
 #include "support/run.hpp"
 
@@ -19,23 +20,23 @@ inline Ring place_in(MPI_Comm comm) {
 /// The arrays of one rank of a problem, and what the two calls return on it.
 template <class T>
 struct User {
-  explicit User(const GradientProblem<T>& whole_problem, Partition partition = Partition::ring,
+  explicit User(const GradientProblem<T>& whole_problem, const std::string& partition = "ring",
                 int ulysses = 1)
       : User(whole_problem, MPI_COMM_WORLD, partition, ulysses) {}
-  User(const GradientProblem<T>& whole_problem, MPI_Comm communicator, Partition partition = Partition::ring,
+  User(const GradientProblem<T>& whole_problem, MPI_Comm communicator, const std::string& partition = "ring",
        int ulysses = 1)
       : User(whole_problem, communicator, {whole_problem.what().kind, whole_problem.what().kind}, partition,
              ulysses) {}
   /// \param kinds  of the placements of queries and keys
   User(const GradientProblem<T>& whole_problem, MPI_Comm communicator,
-       std::pair<PlacementKind, PlacementKind> kinds, Partition partition = Partition::ring, int ulysses = 1)
+       std::pair<PlacementKind, PlacementKind> kinds, const std::string& partition = "ring", int ulysses = 1)
       : problem(whole_problem),
         comm(communicator),
         place(place_in(comm)),
-        grid(Division{partition, ulysses}.grid(place.rank, place.size)),
+        grid(division_named(partition, ulysses).grid(place.rank, place.size)),
         placement(Placement(kinds.first, problem.what().queries, grid.ring.size),
                   Placement(kinds.second, problem.what().keys, grid.ring.size)) {
-    attention = {mpi(comm), cores(), {partition, ulysses}};
+    attention = {mpi(comm), cores(), division_named(partition, ulysses)};
     if (problem.what().bias()) bias = rows_of(problem.forward.bias, rows);
   }
 

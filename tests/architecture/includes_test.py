@@ -37,6 +37,8 @@ MPI_FILES = r"src/(ring_attention/mpi|io)/|src/ring_attention/ring/transports/(o
 # A feature of the library that a caller includes, and the files of parallel and of the door that may know it.
 FEATURES = [
     (r"ring_attention/parallel/balance/", r"parallel/balance/"),
+    (r"ring_attention/parallel/ulysses/", r"parallel/ulysses/|partitions\."),
+    (r"ring_attention/parallel/all_gather/", r"parallel/all_gather/|partitions\."),
     (r"ring_attention/parallel/(observe[dr])\.hpp", r"parallel/(observe[dr]|trace)\.|(observed_call|gpu_attention)\."),
     (r"ring_attention/attention/mask_sets\.hpp", "$^"),  # none
     (r"ring_attention/(parallel/same_bits|cpu/exact/)", r"parallel/(same_bits_|cpu_devices|context_memory|decode/)"),
@@ -137,6 +139,8 @@ MUST_FAIL = [
     ("src/ring_attention/parallel/a.cpp", '#include "model/mesh.hpp"\n'),
     ("src/model/a.cpp", '#include "program/train/job.hpp"\n'),
     ("src/ring_attention/parallel/a.hpp", '#include "ring_attention/parallel/balance/balanced.hpp"\n'),
+    ("src/ring_attention/parallel/a.hpp", '#include "ring_attention/parallel/ulysses/heads.hpp"\n'),
+    ("src/ring_attention/call.cpp", '#include "ring_attention/parallel/all_gather/all_gather.hpp"\n'),
     ("src/ring_attention/ring_attention.hpp", '#include "ring_attention/parallel/observer.hpp"\n'),
     ("src/ring_attention/call.cpp", '#include "ring_attention/attention/mask_sets.hpp"\n'),
     ("src/model/a.cpp", '#include "io/npy.hpp"\n'),

@@ -1,6 +1,8 @@
 // The named cases over MPI, one rank a process: results, messages and memory of the ranks that are threads.
 
 #include "conformance/cases.hpp"
+#include "ring_attention/parallel/mpi_links.hpp"
+#include "ring_attention/ring/transports/odd_even.hpp"
 #include "support/mpi_run.hpp"
 
 namespace ring_attention::test {
@@ -25,11 +27,16 @@ TEST(MpiConformance, EveryTeamWithSomeCases) {
       const Case& what = named.what;
       if (!can_share_heads(what.q().heads, what.kv_heads, team.ulysses) || ++turn % every != 0) continue;
       SCOPED_TRACE(named.name);
-      const TransportKind kind = turn / every % 2 == 0 ? TransportKind::overlapped : TransportKind::odd_even;
+      const auto run = [&]<class T>(const GradientProblem<T>& problem) {
+        if (turn / every % 2 == 0)
+          expect_the_run_of_threads<T>(comm, problem, team);
+        else
+          expect_the_run_of_threads<T, MpiLinksOver<OddEvenTransport>>(comm, problem, team);
+      };
       if (turn / every % 3 == 0)
-        expect_the_run_of_threads<double>(comm, make_gradient_problem<double>(what), team, kind);
+        run(make_gradient_problem<double>(what));
       else
-        expect_the_run_of_threads<float>(comm, make_gradient_problem<float>(what), team, kind);
+        run(make_gradient_problem<float>(what));
     }
 }
 

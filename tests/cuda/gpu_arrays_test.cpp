@@ -10,6 +10,8 @@
 #include "ring_attention/parallel/collectives/mpi_all_to_all.hpp"
 #include "ring_attention/parallel/cuda_links.hpp"
 #include "ring_attention/parallel/term_gradients.hpp"
+#include "ring_attention/parallel/ulysses/ulysses.hpp"
+#include "ring_attention/partitions.hpp"
 #include "ring_attention/peer_ranks.hpp"
 #include "ring_attention/ring_attention.hpp"
 #include "support/input_error.hpp"
@@ -56,15 +58,12 @@ class GpuArrays : public testing::Test {
  protected:
   /// Every partition that these ranks and heads can have.
   void for_each_partition(const Case& what, const auto& use) const {
-    for (const auto& [partition, ulysses] : {std::pair{Partition::ring, 1},
-                                             {Partition::all_gather, 1},
-                                             {Partition::ulysses, comm.size()},
-                                             {Partition::hybrid, 2}}) {
+    for (const auto& [partition, ulysses] :
+         {std::pair{"ring", 1}, {"all-gather", 1}, {"ulysses", comm.size()}, {"hybrid", 2}}) {
       if (comm.size() % ulysses != 0 || !can_share_heads(what.q().heads, what.kv_heads, ulysses)) continue;
       GpuCall options;
-      options.division.partition = partition;
-      options.division.ulysses = partition == Partition::hybrid ? ulysses : 1;
-      SCOPED_TRACE(name(partition));
+      options.division = division_named(partition, ulysses);
+      SCOPED_TRACE(partition);
       use(options, RankGrid(comm.rank(), comm.size(), ulysses));
     }
   }
@@ -75,7 +74,7 @@ class GpuArrays : public testing::Test {
                                    const GpuCall& options) const {
     const bool nccl = options.gpu.transport != GpuOptions::Transport::staged;
     CudaLinks links(comm, grid.ulysses, grid.ring, stream.handle(), {.nccl = nccl});
-    const Team team{grid.ulysses.size, grid.ring.size, options.division.partition == Partition::all_gather};
+    const Team team{grid.ulysses.size, grid.ring.size, options.division.kv == std::string("all-gather")};
     return run_rank_on_gpu<T>(problem, team, links, comm.rank(), stream.handle());
   }
 
@@ -127,7 +126,7 @@ TEST_F(GpuArrays, OfAHybridHaveTheBitsOfMpiOverPeers) {
   const auto problem = problem_in<float>(what, stream.handle());
   MpiPeers over;
   for_each_partition(what, [&](GpuCall options, const RankGrid& grid) {
-    if (options.division.partition != Partition::hybrid) return;
+    if (options.division.share_heads != 2) return;
     const GpuUser<float> user(problem, grid);
     options.gpu.transport = GpuOptions::Transport::staged;
     GpuAttention over_mpi(mpi(MPI_COMM_WORLD), options);
@@ -212,10 +211,10 @@ TEST_F(GpuArrays, TheRanksTakeArraysOfTheHostAndOtherOptions) {
   GpuAttention attention(ranks);
   const auto [attended, gradients] = user.attend(attention, stream.handle());
   if (comm.size() != 3) {  // heads
-    attention.how().division.partition = Partition::ulysses;
+    attention.how().division = ulysses();
     const GpuUser<float> slices(problem, RankGrid(comm.rank(), comm.size(), comm.size()));
     (void)slices.attend(attention, stream.handle());
-    attention.how().division.partition = Partition::ring;
+    attention.how().division = ring();
   }
   EXPECT_TRUE(same_bits(user.attend(attention, stream.handle()).first, attended));
   const TokenRanges rows = grid.slice(user.placement.queries);
@@ -276,8 +275,7 @@ TEST_F(GpuArrays, ALostRankIsAnErrorOfWait) {
   const auto problem = problem_in<float>(plain(), stream.handle());
   GpuUser<float> user(problem, RankGrid(comm.rank(), comm.size(), ulysses));
   GpuCall options;
-  options.division.partition = Partition::hybrid;
-  options.division.ulysses = ulysses;
+  options.division = hybrid(ulysses);
   options.gpu.transport = GpuOptions::Transport::nccl;
   {
     GpuAttention attention(mpi(MPI_COMM_WORLD), options);

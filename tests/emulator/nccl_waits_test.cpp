@@ -9,6 +9,7 @@
 #include "cuda/parallel_runs.hpp"
 #include "emulator/streams.hpp"
 #include "ring_attention/parallel/cuda_links.hpp"
+#include "ring_attention/parallel/ulysses/ulysses.hpp"
 
 #define lesson lesson_06_nccl
 #include "lesson_06_ring.hpp"
@@ -63,8 +64,7 @@ class NcclWaits : public testing::Test {
   /// may fail alone before them.
   bool enqueued_agrees(const GradientProblem<float>& problem, int ulysses, const RankRun<float>& want) {
     GpuCall options;
-    options.division.partition = Partition::hybrid;
-    options.division.ulysses = ulysses;
+    options.division = hybrid(ulysses);
     options.gpu.timeout = timeout();
     const cuda::Stream stream;
     GpuAttention attention(mpi(MPI_COMM_WORLD), options);

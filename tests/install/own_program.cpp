@@ -16,7 +16,7 @@ int main(int argc, char** argv) {
   const ra::Shape shard{1, 8, placement.tokens(rank), 64};                // [b, h, tokens, d]
   std::vector<float> rows(static_cast<std::size_t>(shard.size()), 1.0F);  // yours instead
   const ra::View<const float> q(rows.data(), shard), k = q, v = q, grad_out = q;
-  const ra::Attention ring{ra::mpi(MPI_COMM_WORLD)};  // and ra::cores(4), ra::hybrid(2)
+  const ra::Attention ring{ra::mpi(MPI_COMM_WORLD)};  // ra::cores(4) too: 4 threads
   const ra::Scoring scoring{1 / std::sqrt(64.0), ra::Mask::causal()};
 
   const auto result = ra::forward(ring, q, k, v, placement, scoring);  // out, lse

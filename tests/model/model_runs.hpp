@@ -12,6 +12,7 @@
 #include "ring_attention/parallel/mpi_links.hpp"
 #include "ring_attention/parallel/peer_links.hpp"
 #include "ring_attention/ring/transports/loopback.hpp"
+#include "ring_attention/ring/transports/odd_even.hpp"
 
 namespace ring_attention::test {
 
@@ -150,9 +151,11 @@ inline ModelLinks loopback_links(LoopbackWorld& world, int rank, const MeshShape
   return {std::make_shared<PeerLinks>(world.peers(rank), mesh.ulysses(), mesh.ring()), mesh, model};
 }
 inline ModelLinks mpi_links(const Communicator& comm, const MeshShape& shape, const ModelShape& model,
-                            TransportKind kind = TransportKind::overlapped) {
+                            bool odd_even = false) {
   const Mesh mesh(comm.rank(), comm.size(), shape);
-  return {std::make_shared<MpiLinks>(comm, mesh.ulysses(), mesh.ring(), kind), mesh, model};
+  if (odd_even)
+    return {std::make_shared<MpiLinksOver<OddEvenTransport>>(comm, mesh.ulysses(), mesh.ring()), mesh, model};
+  return {std::make_shared<MpiLinks>(comm, mesh.ulysses(), mesh.ring()), mesh, model};
 }
 
 /// A rank of a mesh.

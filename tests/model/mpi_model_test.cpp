@@ -28,10 +28,9 @@ class MpiModel : public testing::Test {
   Communicator comm{MPI_COMM_WORLD};
 
   /// Trains on the mesh, and expects the bits of the threads, which rank 0 runs.
-  void expect_the_bits_of_the_threads(const MeshShape& mesh, const Training& what,
-                                      TransportKind kind = TransportKind::overlapped) {
+  void expect_the_bits_of_the_threads(const MeshShape& mesh, const Training& what, bool odd_even = false) {
     SCOPED_TRACE(to_string(mesh));
-    const ModelLinks links = mpi_links(comm, mesh, what.shape, kind);
+    const ModelLinks links = mpi_links(comm, mesh, what.shape, odd_even);
     const auto got = ring_attention::all_gather(comm, checksum(train_in<double>(links, what)));
     if (comm.rank() > 0) return;
     const std::vector<Trained> want = train_ranks<double>(mesh, what);
@@ -53,7 +52,7 @@ TEST_F(MpiModel, MeshesOfThisManyRanks) {
 }
 
 TEST_F(MpiModel, BothTransportsHaveTheSameBits) {
-  expect_the_bits_of_the_threads({1, 1, comm.size(), 1}, {.steps = 1}, TransportKind::odd_even);
+  expect_the_bits_of_the_threads({1, 1, comm.size(), 1}, {.steps = 1}, true);
 }
 
 TEST_F(MpiModel, AllGather) {

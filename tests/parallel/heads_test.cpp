@@ -1,6 +1,6 @@
 // Who computes which heads: by hand, every rule, every refusal.
 
-#include "ring_attention/parallel/heads.hpp"
+#include "ring_attention/parallel/ulysses/heads.hpp"
 
 #include <gtest/gtest.h>
 

@@ -8,9 +8,9 @@
 #include <numeric>
 #include <thread>
 
-#include "ring_attention/parallel/collectives/all_gather.hpp"
-#include "ring_attention/parallel/head_layout.hpp"
+#include "ring_attention/parallel/all_gather/all_gather.hpp"
 #include "ring_attention/parallel/peer_links.hpp"
+#include "ring_attention/parallel/ulysses/ulysses.hpp"
 #include "ring_attention/ring/forward.hpp"
 #include "ring_attention/ring/transports/loopback.hpp"
 
@@ -51,10 +51,10 @@ TEST(SimulatedLink, UlyssesExposesAllOfItsBytes) {
       const RankGrid grid(rank, ranks, ranks);
       const Placement tokens(PlacementKind::contiguous, array.seq, 1);
       PeerAllToAll link(world.peers(rank), grid.ulysses);
-      const HeadLayout layout(link, grid, tokens, array.heads, array.heads);
+      const UlyssesLayout layout(link, grid, tokens, array.heads, array.heads);
       const Tensor<float> held(array.with_seq(array.seq / ranks));
-      const auto q = layout.queries_to_heads<float>(held), k = layout.keys_to_heads<float>(held),
-                 v = layout.keys_to_heads<float>(held), out = layout.queries_to_sequence<float>(q.view());
+      const auto q = layout.to_heads(Held::queries, held), k = layout.to_heads(Held::keys, held),
+                 v = layout.to_heads(Held::keys, held), out = layout.to_sequence(Held::queries, q.view());
       EXPECT_EQ(static_cast<double>(link.statistics().bytes_sent), bytes);
       exposed[static_cast<std::size_t>(rank)] = link.statistics().exposed_seconds;
     });

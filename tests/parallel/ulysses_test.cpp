@@ -1,16 +1,16 @@
 // The two layouts: slices by hand, the way there and back, the adjoint, memory by formula. (Bytes: ../conformance.)
 
-#include "ring_attention/parallel/ulysses.hpp"
+#include "ring_attention/parallel/collectives/heads_exchange.hpp"
 
 #include <gtest/gtest.h>
 
 #include "ring_attention/core/allocation.hpp"
-#include "ring_attention/parallel/collectives/all_gather.hpp"
+#include "ring_attention/parallel/all_gather/all_gather.hpp"
 #include "ring_attention/parallel/context_parallel.hpp"
 #include "ring_attention/parallel/cpu_device.hpp"
-#include "ring_attention/parallel/heads.hpp"
 #include "ring_attention/parallel/peer_links.hpp"
 #include "ring_attention/parallel/rank_grid.hpp"
+#include "ring_attention/parallel/ulysses/heads.hpp"
 #include "ring_attention/ring/transports/loopback.hpp"
 #include "support/gradients.hpp"
 #include "support/input_error.hpp"
@@ -212,7 +212,8 @@ TEST(AllGather, ProgressesBetweenTheTilesOfBothPasses) {
     const Tensor<float> q = rows_of(problem.forward.q, own), k = rows_of(problem.forward.k, own),
                         v = rows_of(problem.forward.v, own), grad_out = rows_of(problem.grad_out, own);
     CountingLinks links(world.peers(rank), grid.ulysses, grid.ring);
-    ContextParallel<float> attention(device, links, {grid, true, tokens, what.q(), what.kv(), what.scoring});
+    ContextParallel<float> attention(device, links,
+                                     {grid, all_gather(), tokens, what.q(), what.kv(), what.scoring});
     const AttentionResult<float> attended = attention.forward(q, k, v);
     const Index forward_calls = std::exchange(links.calls, 0);
     const BackwardInputs<float> inputs{q, attended.out, attended.lse, grad_out};

@@ -5,7 +5,7 @@
 #include <chrono>
 
 #include "plan/best_ulysses.hpp"
-#include "ring_attention/parallel/heads.hpp"
+#include "ring_attention/parallel/ulysses/heads.hpp"
 #include "support/input_error.hpp"
 
 namespace ring_attention::plan {

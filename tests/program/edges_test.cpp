@@ -170,7 +170,7 @@ TEST(Edges, OfShapes) {
               std::min({batch, heads, dim}) >= 1 && std::max({batch, heads, dim}) <= largest_count;
           const bool good = counts && seq <= largest_count && fits(shape);
           AttentionArrays<float> arrays{view, view, view};
-          const Call<float> call{"forward", arrays, both, scoring, Division{}, ""};
+          const Call<float> call{"forward", arrays, both, scoring, ring(), ""};
           const auto check = [&] { check_arguments(Check{}, call, call.shared(0, 1)); };
           EXPECT_EQ(is_refused(check), !good) << to_string(shape);
           arrays.bias = view;

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "ring_attention/ring/forward.hpp"
 #include "support/counting_transport.hpp"
 #include "support/run.hpp"
 

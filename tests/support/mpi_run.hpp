@@ -59,11 +59,10 @@ void expect_the_run_of_threads(const Communicator& comm, Links& links, const aut
 }
 
 /// Over links of their own.
-template <class T>
-void expect_the_run_of_threads(const Communicator& comm, const auto& problem, const Team& team,
-                               TransportKind kind = TransportKind::overlapped) {
+template <class T, class Over = MpiLinks>
+void expect_the_run_of_threads(const Communicator& comm, const auto& problem, const Team& team) {
   const RankGrid grid = team.grid(comm.rank());
-  MpiLinks links(comm, grid.ulysses, grid.ring, kind);
+  Over links(comm, grid.ulysses, grid.ring);
   expect_the_run_of_threads<T>(comm, links, problem, team);
 }
 

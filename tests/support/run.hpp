@@ -9,6 +9,7 @@
 
 #include "ring_attention/attention/sink_gradient.hpp"
 #include "ring_attention/core/allocation.hpp"
+#include "ring_attention/parallel/collectives/all_to_all.hpp"
 #include "ring_attention/parallel/context_parallel.hpp"
 #include "ring_attention/parallel/cpu_devices.hpp"
 #include "ring_attention/parallel/peer_links.hpp"
@@ -95,17 +96,18 @@ class RankPart {
   RankPart(const Task<Value>& task, const Team& team, const Device<Input, T>& device, Links& links, int rank)
       : what_(task.forward.what),
         device_(device),
+        links_(links),
         rows_(team.grid(rank).slice(team.tokens(what_).queries)),
         columns_(team.grid(rank).slice(team.tokens(what_).keys)),
-        shared_{team.grid(rank), team.all_gathers_kv, team.tokens(what_), what_.q(),
-                what_.kv(),      what_.scoring,       what_.every_hop,    what_.bias()},
+        shared_{team.grid(rank), team.division(), team.tokens(what_), what_.q(),
+                what_.kv(),      what_.scoring,   what_.every_hop,    what_.bias()},
         attention_(device, links, shared_),
         backward_attention_(device, links, shared_),
         q_(queries(task.forward.q)),
         k_(keys(task.forward.k)),
         v_(keys(task.forward.v)),
         bias_rows_(task.forward.bias.size() > 0 ? rows_of(task.forward.bias, rows_) : Tensor<Value>()),
-        bias_(layout().template bias_to_heads<Value>(device.values_to_device(bias_rows_))) {}
+        bias_(layout().to_heads(Held::bias, device.values_to_device(bias_rows_))) {}
 
   void forward() {
     const Index before = allocation::current();
@@ -116,10 +118,10 @@ class RankPart {
     run_.forward_peak = allocation::peak() - before;
     out_ = std::move(attended.out);
     lse_ = std::move(attended.lse);
-    run_.attended = {device_.to_host(layout().template queries_to_sequence<Value>(out_.view())),
-                     device_.to_host(layout().template queries_to_sequence<Value>(lse_.view()))};
+    run_.attended = {device_.to_host(layout().to_sequence(Held::queries, out_.view())),
+                     device_.to_host(layout().to_sequence(Held::queries, lse_.view()))};
     run_.forward_kv = attention_.hops(Channel::kv);
-    run_.forward_pieces = attention_.collective_statistics();
+    run_.forward_pieces = exchanged(links_);
   }
   void backward(const Tensor<Value>& all_grad_out) {
     run_.has_backward = true;
@@ -140,7 +142,7 @@ class RankPart {
                       {device_.to_host(std::move(got.bias)), std::move(got.numbers)}};
     run_.kv = backward_attention_.hops(Channel::kv);
     run_.gradient = backward_attention_.hops(Channel::gradients);
-    run_.pieces = backward_attention_.collective_statistics();
+    run_.pieces = exchanged(links_);
   }
   [[nodiscard]] RankRun<Value> finish() { return std::move(run_); }
 
@@ -153,14 +155,15 @@ class RankPart {
     return there;
   }
   [[nodiscard]] MaybeOwned<Input> queries(const Tensor<Value>& all) const {
-    return layout().template queries_to_heads<Input>(on_device(rows_of(all, rows_)));
+    return layout().to_heads(Held::queries, on_device(rows_of(all, rows_)));
   }
   [[nodiscard]] MaybeOwned<Input> keys(const Tensor<Value>& all) const {
-    return layout().template keys_to_heads<Input>(on_device(rows_of(all, columns_)));
+    return layout().to_heads(Held::keys, on_device(rows_of(all, columns_)));
   }
 
   const Case& what_;
   const Device<Input, T>& device_;
+  Links& links_;
   TokenRanges rows_, columns_;  // what it holds
   SharedAttention shared_;
   ContextParallel<Input, T> attention_, backward_attention_;

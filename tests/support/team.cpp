@@ -5,7 +5,7 @@
 
 #include "ring_attention/attention/exact/tiling.hpp"
 #include "ring_attention/core/mix.hpp"
-#include "ring_attention/parallel/heads.hpp"
+#include "ring_attention/parallel/ulysses/heads.hpp"
 #include "ring_attention/ring/kv_hops.hpp"
 
 namespace ring_attention::test {

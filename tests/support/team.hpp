@@ -3,7 +3,8 @@
 
 #include <vector>
 
-#include "ring_attention/parallel/rank_grid.hpp"
+#include "ring_attention/parallel/all_gather/all_gather.hpp"
+#include "ring_attention/parallel/ulysses/ulysses.hpp"
 #include "ring_attention/ring/transport.hpp"
 #include "support/gradients.hpp"
 
@@ -16,6 +17,7 @@ struct Team {
   Index tile = 0;  ///< ranks hold whole tiles of this many tokens, as the same bits require; 0: tokens
 
   [[nodiscard]] int ranks() const { return ulysses * rings; }
+  [[nodiscard]] Division division() const { return all_gathers_kv ? all_gather() : hybrid(ulysses); }
   [[nodiscard]] RankGrid grid(int rank) const { return {rank, ranks(), ulysses}; }
   /// The tokens of each ring rank.
   [[nodiscard]] Placements tokens(const Case& what) const;

@@ -125,7 +125,7 @@ inline Squares squares_of_rank(const Oracle& oracle, LoopbackWorld& world, int r
   const RankGrid grid(rank, world.ranks(), 1);
   PeerLinks links(world.peers(rank), grid.ulysses, grid.ring);
   ContextParallel<float> attention(device, links,
-                                   {grid, false, placement, problem.q, problem.kv, problem.scoring});
+                                   {grid, ring(), placement, problem.q, problem.kv, problem.scoring});
   const AttentionResult<float> result = attention.forward(q, k, v);
   const Gradients<float> gradients = attention.backward({q, result.out, result.lse, grad_out, {}}, k, v);
 

@@ -33,7 +33,7 @@ class RoundedAttention : public Attention<float> {
  private:
   [[nodiscard]] ContextParallel<float> over_the_ring(View<const float> q, View<const float> k,
                                                      const Scoring& scoring) {
-    return {device_, *links_, {grid_, false, shards_, q.shape(), k.shape(), scoring}};
+    return {device_, *links_, {grid_, ring(), shards_, q.shape(), k.shape(), scoring}};
   }
 
   std::shared_ptr<Links> links_;

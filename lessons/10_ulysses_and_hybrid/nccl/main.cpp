@@ -8,6 +8,7 @@
 #include "ring_attention/parallel/collectives/nccl_all_to_all.hpp"
 #include "ring_attention/parallel/cuda_device.hpp"
 #include "ring_attention/parallel/cuda_links.hpp"
+#include "ring_attention/parallel/ulysses/ulysses.hpp"
 
 using namespace ring_attention;
 using namespace ring_attention::lesson_10;
@@ -59,12 +60,12 @@ struct Library {
   const cuda::DeviceMemory& memory;
   Index query_heads;
   [[nodiscard]] Array to_heads(const Array& x) const {
-    return owned(memory, x.shape().heads == query_heads ? layout.queries_to_heads<float>(x)
-                                                        : layout.keys_to_heads<float>(x));
+    return owned(memory, x.shape().heads == query_heads ? layout.to_heads(Held::queries, x)
+                                                        : layout.to_heads(Held::keys, x));
   }
   [[nodiscard]] Array to_sequence(const Array& y, Index heads) const {
-    return owned(memory, heads == query_heads ? layout.queries_to_sequence<float>(y)
-                                              : layout.keys_to_sequence<float>(y));
+    return owned(memory, heads == query_heads ? layout.to_sequence(Held::queries, y)
+                                              : layout.to_sequence(Held::keys, y));
   }
 };
 
@@ -100,7 +101,7 @@ int nccl_lesson(int argc, char** argv, const Communicator& comm) {
   const Here here{part.queries(), part.keys(), {own.handle(), stream}, problem.q.heads};
   const Result got = run_on_gpu(part, here, ring, stream);
   const cuda::DeviceMemory memory(stream);
-  const HeadLayout layout(link, part.grid(), part.placement(), problem.q.heads, problem.kv.heads, memory);
+  const UlyssesLayout layout(link, part.grid(), part.placement(), problem.q.heads, problem.kv.heads, memory);
   const Result library = run_on_gpu(part, Library{layout, memory, problem.q.heads}, ring, stream);
   lesson.check("bit for bit the library's NcclAllToAll",
                same_bits(got.attended, library.attended) && same_bits(got.gradients, library.gradients));

@@ -16,7 +16,9 @@
 #include "program/placement_choice.hpp"
 #include "ring_attention/core/random.hpp"
 #include "ring_attention/mpi/collectives.hpp"
+#include "ring_attention/parallel/collectives/all_to_all.hpp"
 #include "ring_attention/parallel/observed.hpp"
+#include "ring_attention/parallel/ring/kv_ring.hpp"
 
 namespace ring_attention {
 
@@ -33,6 +35,7 @@ class PlacementBench {
         comm_(comm),
         options_(options),
         shared_(shared),
+        gathers_(options.all_gathers()),
         silent_(links_, backend.observers->all()),
         late_(links_, backend.observers->all()),
         of_compute_(backend.observers->all()),
@@ -43,9 +46,9 @@ class PlacementBench {
         held_q_(random(shared.q, 0)),
         held_k_(random(shared.kv, 1)),
         held_v_(random(shared.kv, 2)),
-        q_(layout_.queries_to_heads<Input>(held_q_.view())),
-        k_(layout_.keys_to_heads<Input>(held_k_.view())),
-        v_(layout_.keys_to_heads<Input>(held_v_.view())) {}
+        q_(layout_.to_heads(Held::queries, held_q_.view())),
+        k_(layout_.to_heads(Held::keys, held_k_.view())),
+        v_(layout_.to_heads(Held::keys, held_v_.view())) {}
 
   [[nodiscard]] PlacementTimes measure_forward() {
     const auto begin = [&](Attention& attention) { return attention.begin_forward(q_, filled_kv()); };
@@ -53,10 +56,10 @@ class PlacementBench {
     const Shape q = layout_.shares_heads() ? q_.view().shape() : Shape{};  // else nothing is exchanged
     const auto out = device_.memory().template array<Value>(q);
     const auto pieces = [&] {
-      (void)layout_.queries_to_heads<Input>(held_q_.view());
-      (void)layout_.keys_to_heads<Input>(held_k_.view());
-      (void)layout_.keys_to_heads<Input>(held_v_.view());
-      (void)layout_.queries_to_sequence<Value>(out.view());
+      (void)layout_.to_heads(Held::queries, held_q_.view());
+      (void)layout_.to_heads(Held::keys, held_k_.view());
+      (void)layout_.to_heads(Held::keys, held_v_.view());
+      (void)layout_.to_sequence(Held::queries, out.view());
     };
     return measure("forward", 1, begin, none, pieces,
                    [&] { (void)whole_.forward(held_q_, held_k_, held_v_); });
@@ -67,9 +70,9 @@ class PlacementBench {
     auto forward = whole_.begin_forward(q_, whole_.kv(k_, v_));
     whole_.travel(forward);
     const AttentionResult<Value> result = forward.engine->finish();
-    forward.kv.release();
+    forward.kv.reset();
     const Tensor<Input> held_grad_out = random(shared_.q, 9);
-    const auto grad_to_heads = [&] { return layout_.queries_to_heads<Input>(held_grad_out.view()); };
+    const auto grad_to_heads = [&] { return layout_.to_heads(Held::queries, held_grad_out.view()); };
     const MaybeOwned<Input> grad_out = grad_to_heads();
     const auto inputs = [&](View<const Input> own_grad_out) {
       return BackwardInputs<Input>{q_, result.out, result.lse, own_grad_out};
@@ -84,9 +87,9 @@ class PlacementBench {
                dk = memory.template array<Value>(exchanged ? k_.view().shape() : Shape{});
     const auto pieces = [&] {
       (void)grad_to_heads();
-      (void)layout_.queries_to_sequence<Value>(dq.view());
-      (void)layout_.keys_to_sequence<Value>(dk.view());
-      (void)layout_.keys_to_sequence<Value>(dk.view());
+      (void)layout_.to_sequence(Held::queries, dq.view());
+      (void)layout_.to_sequence(Held::keys, dk.view());
+      (void)layout_.to_sequence(Held::keys, dk.view());
     };
     return measure("backward", 2.5, begin, none, pieces, [&] {
       const MaybeOwned<Input> own = grad_to_heads();
@@ -120,14 +123,15 @@ class PlacementBench {
   }
 
   /// K,V, also in the buffer where the next parcel arrives: what is computed when nothing is sent.
-  [[nodiscard]] KvStorage<T> filled_kv() const {
-    KvStorage<T> kv = whole_.kv(k_, v_);
+  [[nodiscard]] std::unique_ptr<KvWay<T>> filled_kv() const {
+    auto kv = whole_.kv(k_, v_);
+    auto* const in_ring = dynamic_cast<KvRing<T>*>(kv.get());
     const Ring own = ring();
-    if (!kv.parcel || own.size == 1) return kv;
-    (void)kv.parcel->exchange(own.rank);  // the next parcel has the shape of this rank's; nothing is sent
-    kv.parcel->advance();
-    device_.stage_kv(kv.k(), k_);
-    device_.stage_kv(kv.v(), v_);
+    if (in_ring == nullptr || own.size == 1) return kv;
+    (void)in_ring->parcel().exchange(own.rank);  // the next one has the same shape; nothing is sent
+    in_ring->parcel().advance();
+    device_.stage_kv(kv->k(), k_);
+    device_.stage_kv(kv->v(), v_);
     return kv;
   }
 
@@ -140,9 +144,13 @@ class PlacementBench {
     return max_over_ranks(comm_,
                           std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
   }
+  /// Seconds for which an attention has waited so far.
+  [[nodiscard]] double exposed(const Attention& attention) const {
+    return exchanged(links_).exposed_seconds + attention.hops().exposed_seconds;
+  }
   [[nodiscard]] Timing timing(const Attention& attention, const auto& work) const {
-    const double before = attention.statistics().exposed_seconds, seconds = seconds_of(work);
-    return {seconds, max_over_ranks(comm_, attention.statistics().exposed_seconds - before)};
+    const double before = exposed(attention), seconds = seconds_of(work);
+    return {seconds, max_over_ranks(comm_, exposed(attention) - before)};
   }
   [[nodiscard]] Timing travel(Attention& attention, auto pass) const {
     return timing(attention, [&] { attention.travel(pass); });
@@ -153,22 +161,21 @@ class PlacementBench {
   /// \param pieces  the all-to-alls alone
   PlacementTimes measure(const std::string& pass, double work, const auto& begin, const auto& none,
                          const auto& pieces, const auto& whole) {
-    const bool in_ring = !shared_.all_gathers_kv,
-               has_pieces = shared_.all_gathers_kv || layout_.shares_heads();
+    const bool has_pieces = gathers_ || layout_.shares_heads();
     std::array<std::vector<double>, 7> seconds;
     PlacementTimes times;
     for (Index i = -1; i < options_.repetitions; ++i) {  // the first warms up
       const double all_steps = travel(compute_, begin(compute_)).seconds;
       auto without_engine = begin(whole_);
       without_engine.engine = none();
-      const Index sent = whole_.collective_statistics().bytes_sent;
+      const Index sent = exchanged(links_).bytes_sent;
       double messages = travel(whole_, std::move(without_engine)).seconds, moved = messages;
-      const Timing late = in_ring ? travel(in_turn_, begin(in_turn_)) : Timing{},
-                   early = in_ring ? travel(whole_, begin(whole_)) : Timing{};
+      const Timing late = gathers_ ? Timing{} : travel(in_turn_, begin(in_turn_)),
+                   early = gathers_ ? Timing{} : travel(whole_, begin(whole_));
       if (layout_.shares_heads()) moved = seconds_of(pieces);
-      times.all_to_all_bytes = whole_.collective_statistics().bytes_sent - sent;
+      times.all_to_all_bytes = exchanged(links_).bytes_sent - sent;
       const Timing all = has_pieces ? timing(whole_, whole) : Timing{};
-      if (shared_.all_gathers_kv) messages = 0;
+      if (gathers_) messages = 0;
       if (i < 0) continue;
       const std::array measured{all_steps,     messages, late.seconds, early.seconds,
                                 early.exposed, moved,    all.seconds};
@@ -202,7 +209,7 @@ class PlacementBench {
       for (double& step : rank) step *= work;
     times.rates.flops_per_second = busiest(flops) / times.compute;
     const int ranks = ring().size;
-    if (shared_.all_gathers_kv) {
+    if (gathers_) {
       times.model = predict(flops, 0, times.rates);
       return;
     }
@@ -223,6 +230,7 @@ class PlacementBench {
   const Communicator& comm_;
   const BenchOptions& options_;
   SharedAttention shared_;
+  bool gathers_;
   SilentLinks silent_;
   AdaptedLinks<SequentialTransport> late_;
   ComputeObserver of_compute_;
@@ -247,7 +255,7 @@ BenchReport measure(const Communicator& comm, const BenchOptions& options, Activ
   const auto shared = [&](const std::string& placement) {
     return SharedAttention{
         grid,
-        options.partition() == Partition::all_gather,
+        options.division(),
         agreed_placement(comm, options, placement, options.seq, options.seq, ranks, scoring.mask).tokens,
         options.q(),
         options.kv(),
@@ -272,7 +280,7 @@ BenchReport measure(const Communicator& comm, const BenchOptions& options, Activ
   for (const std::string& placement : placements) {
     PlacementBench bench(backend, comm, options, placement == placements.front() ? first : shared(placement));
     report.element_bytes = bench.element_bytes;
-    if (options.partition() != Partition::all_gather) report.hop_bytes = bench.hop_bytes();
+    if (!options.all_gathers()) report.hop_bytes = bench.hop_bytes();
     report.placements.push_back(bench.measure_forward());
     if (options.backward) report.placements.push_back(bench.measure_backward());
   }

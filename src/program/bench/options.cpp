@@ -65,7 +65,7 @@ void declare_bench_options(CommandLine& command, BenchOptions& options) {
 void validate(const BenchOptions& options) {
   validate_device(options);
   validate_partition(options, options.transport);
-  if (options.placement != BenchOptions{}.placement && options.parallel == name(Partition::ulysses))
+  if (options.placement != BenchOptions{}.placement && options.parallel == "ulysses")
     throw InputError("--placement goes with --parallel ring, hybrid or all-gather");
   if (options.backward_kernel != DeviceOptions{}.backward_kernel && !options.backward)
     throw InputError("--backward-kernel goes with --backward");

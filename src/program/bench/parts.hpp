@@ -54,6 +54,7 @@ class AdaptedLinks : public Links {
   [[nodiscard]] AllToAll& ring() override { return links_.ring(); }
   [[nodiscard]] AllToAll& ulysses() override { return links_.ulysses(); }
   [[nodiscard]] std::unique_ptr<AllToAll> group(const Axis& axis) override { return links_.group(axis); }
+  void shares(const SharedAttention& shared) override { links_.shares(shared); }
   void progress() override { links_.progress(); }
 
  private:

@@ -78,7 +78,7 @@ Table gather_table(const BenchReport& report) {
 
 /// How the ranks divide the work.
 std::string partition_words(const BenchReport& report, const BenchOptions& options) {
-  if (options.partition() == Partition::all_gather) return "All-gather of K,V";
+  if (options.all_gathers()) return "All-gather of K,V";
   if (report.ulysses == 1) return "Ring attention";
   if (report.rings() == 1) return "Ulysses";
   return "Heads over " + std::to_string(report.ulysses) + " ranks, rings of " +
@@ -95,7 +95,7 @@ double BenchReport::smallest_shard(const BenchOptions& options) const {
 
 std::string to_text(const BenchReport& report, const BenchOptions& options) {
   const Rates& rates = report.placements.front().rates;
-  const bool gather = options.partition() == Partition::all_gather;
+  const bool gather = options.all_gathers();
   const PlacementTimes& first = report.placements.front();
   std::string text = partition_words(report, options) +
                      (options.backward ? ", forward and backward, on " : ", forward, on ") +
@@ -147,7 +147,7 @@ std::string to_json(const BenchReport& report, const BenchOptions& options) {
              {"compute_seconds", times.compute},
              {"exposed_seconds", times.exposed},
              {"ideal_seconds", times.model.ideal}};
-    if (options.partition() != Partition::all_gather)
+    if (!options.all_gathers())
       row.update({{"bytes_per_second", times.rates.bytes_per_second},
                   {"messages_seconds", times.messages},
                   {"in_turn_seconds", times.in_turn},

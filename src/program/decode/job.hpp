@@ -34,7 +34,7 @@ class DecodeJob {
         prompt_(placements_of(options, placement_kind_named(options.placement), prompt, prompt, comm.size(),
                               input.scoring().mask)
                     .keys),
-        shared_{{comm.rank(), comm.size(), 1}, false, prompt_, input.q(), input.kv(), input.scoring()},
+        shared_{{comm.rank(), comm.size(), 1}, ring(), prompt_, input.q(), input.kv(), input.scoring()},
         new_tokens_{{prompt, 1, input.q().seq - prompt}},
         cpu_(cpu_options(comm, options)),
         tiling_(options.same_bits ? std::optional(Tiling(options.tile_of_same_bits())) : std::nullopt),
@@ -88,10 +88,10 @@ class DecodeJob {
     const Workload work{shared_};
     const Backend<T> backend = cpu_backend<T>({comm_, options_, activity_, work, trace_});
     ObservedContextParallel<T> attention(*backend.device, *backend.links, shared_, backend.observers->all());
-    KvStorage<T> kv = attention.empty_kv();
-    backend.device->stage_kv(kv.k(), files_.read(InputArray::k, own));
-    backend.device->stage_kv(kv.v(), files_.read(InputArray::v, own));
-    Cache cache(input_.q().seq, prompt_, comm_.rank(), kv.k(), kv.v(), tiling_);
+    auto kv = attention.empty_kv();
+    backend.device->stage_kv(kv->k(), files_.read(InputArray::k, own));
+    backend.device->stage_kv(kv->v(), files_.read(InputArray::v, own));
+    Cache cache(input_.q().seq, prompt_, comm_.rank(), kv->k(), kv->v(), tiling_);
     new_q_ = read_new(InputArray::q);
     new_k_ = read_new(InputArray::k);
     new_v_ = read_new(InputArray::v);

@@ -8,8 +8,8 @@
 #include "plan/volume.hpp"
 #include "ring_attention/attention/visible_pairs.hpp"
 #include "ring_attention/core/error.hpp"
-#include "ring_attention/parallel/heads.hpp"
-#include "ring_attention/parallel/partition.hpp"
+#include "ring_attention/parallel/ulysses/heads.hpp"
+#include "ring_attention/partitions.hpp"
 #include "ring_attention/ring/kv_hops.hpp"
 
 namespace ring_attention {
@@ -80,16 +80,16 @@ Index hop_bytes(const Ring& ring, int step, const Placement& tokens, const std::
   return 2 * tokens.tokens(owner) * own_heads * drawn_dim * drawn_bytes;
 }
 
-Json play(Partition partition, int ranks, const NamedMask& named, PlacementKind kind) {
-  const int ulysses = partition == Partition::hybrid ? 2 : ranks;
-  const Division division{partition, ulysses};
+Json play(const std::string& partition, int ranks, const NamedMask& named, PlacementKind kind) {
+  const int ulysses = partition == "hybrid" ? 2 : ranks;
+  const Division division = division_named(partition, ulysses);
   const RankGrid first = division.grid(0, ranks);
   const Placement tokens(kind, drawn_seq, first.ring.size);
   const std::vector<int> hops = kv_hops(named.mask, tokens, tokens);
   const HeadShare share(drawn_heads, drawn_heads, first.ulysses.size);
   const plan::Attention layer{
       1, static_cast<double>(drawn_seq) / ranks, drawn_heads, drawn_heads, drawn_dim, drawn_bytes};
-  const bool gathers = partition == Partition::all_gather;
+  const bool gathers = partition == "all-gather";
   const plan::Volume volume = gathers ? plan::all_gather_forward(layer, ranks)
                                       : plan::hybrid_forward(layer, first.ulysses.size, first.ring.size);
   Lockstep lockstep;
@@ -121,7 +121,7 @@ Json play(Partition partition, int ranks, const NamedMask& named, PlacementKind 
   return {{"ranks", ranks},
           {"mask", named.name},
           {"placement", name(kind)},
-          {"partition", name(partition)},
+          {"partition", partition},
           {"balance", lockstep.balance()},
           {"per_rank", of_ranks}};
 }
@@ -140,8 +140,7 @@ std::string cells_json(const CellsOptions& options) {
     if (!can_share_heads(drawn_heads, drawn_heads, ranks))
       throw InputError("--ranks " + std::to_string(ranks) + " does not divide 8 heads");
     for (const NamedMask& mask : masks())
-      for (const Partition partition :
-           {Partition::ring, Partition::ulysses, Partition::hybrid, Partition::all_gather})
+      for (const char* const partition : {"ring", "ulysses", "hybrid", "all-gather"})
         for (const PlacementKind kind :
              {PlacementKind::contiguous, PlacementKind::striped, PlacementKind::zigzag})
           json["plays"].push_back(play(partition, static_cast<int>(ranks), mask, kind));

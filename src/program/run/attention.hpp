@@ -3,10 +3,10 @@
 #pragma once
 
 #include <functional>
-#include <optional>
 #include <utility>
 
 #include "program/run/context.hpp"
+#include "ring_attention/parallel/collectives/all_to_all.hpp"
 #include "ring_attention/parallel/collectives/mpi_all_to_all.hpp"
 #include "ring_attention/parallel/observed.hpp"
 #include "ring_attention/parallel/term_gradients.hpp"
@@ -23,19 +23,23 @@ class RunAttention {
   RunAttention(const RunContext& context, Backend<Input, T>& backend)
       : run_(context),
         device_(*backend.device),
-        attention_(device_, *backend.links, run_.shared, backend.observers->all()),
+        links_(*backend.links),
+        attention_(device_, links_, run_.shared, backend.observers->all()),
         layout_(attention_.layout()),
         on_host_(&device_.memory() == &host_memory()) {}
 
   /// What the ring of this rank has sent, and the all-to-alls.
-  [[nodiscard]] TransportStatistics statistics() const { return attention_.statistics(); }
-  [[nodiscard]] TransportStatistics all_to_all() const { return attention_.collective_statistics(); }
+  [[nodiscard]] TransportStatistics statistics() const {
+    TransportStatistics all = all_to_all();
+    return all += attention_.hops();
+  }
+  [[nodiscard]] TransportStatistics all_to_all() const { return exchanged(links_); }
 
   /// Before the forward and before the backward: a ring of the forward consumes K,V.
   /// \param read  read(array, shard) writes the K or V that this rank holds
   void take_keys(const std::function<void(InputArray, View<Value>)>& read) {
     if (!run_.shares_heads()) {
-      kv_.emplace(attention_.empty_kv());
+      kv_ = attention_.empty_kv();
       device_.stage_kv_with(kv_->k(), [&](View<Value> shard) { read(InputArray::k, shard); });
       device_.stage_kv_with(kv_->v(), [&](View<Value> shard) { read(InputArray::v, shard); });
     } else if (!std::exchange(has_keys_, true)) {  // the backward has those of the forward
@@ -63,8 +67,8 @@ class RunAttention {
     attention_.travel(forward);
     computed_ = forward.engine->finish();
     if (!is_computed())
-      held_ = {to_host(layout_.queries_to_sequence<Value>(computed_.out.view())),
-               to_host(layout_.queries_to_sequence<Value>(computed_.lse.view()))};
+      held_ = {to_host(layout_.to_sequence(Held::queries, computed_.out.view())),
+               to_host(layout_.to_sequence(Held::queries, computed_.lse.view()))};
   }
   [[nodiscard]] const AttentionResult<Value>& result() const { return is_computed() ? computed_ : held_; }
 
@@ -92,26 +96,27 @@ class RunAttention {
   [[nodiscard]] bool is_computed() const { return on_host_ && !run_.shares_heads(); }
 
   [[nodiscard]] MaybeOwned<Input> queries_to_heads(const Tensor<Value>& held) const {
-    return layout_.queries_to_heads<Input>(device_.to_device(held));
+    return layout_.to_heads(Held::queries, device_.to_device(held));
   }
   [[nodiscard]] MaybeOwned<Input> keys_to_heads(Tensor<Value>& held) const {
-    MaybeOwned<Input> of_heads = layout_.keys_to_heads<Input>(device_.to_device(held));
+    MaybeOwned<Input> of_heads = layout_.to_heads(Held::keys, device_.to_device(held));
     held = {};
     return of_heads;
   }
   [[nodiscard]] Tensor<Value> to_host(MaybeOwned<Value>&& array) const {
     return device_.to_host(std::move(array));
   }
-  [[nodiscard]] KvStorage<T> taken_kv() {
-    return run_.shares_heads() ? attention_.kv(k_, v_) : std::move(*std::exchange(kv_, std::nullopt));
+  [[nodiscard]] std::unique_ptr<KvWay<T>> taken_kv() {
+    return run_.shares_heads() ? attention_.kv(k_, v_) : std::move(kv_);
   }
 
   const RunContext& run_;
   const Device<Input, T>& device_;
+  Links& links_;
   ObservedContextParallel<Input, T> attention_;
   const HeadLayout& layout_;
   bool on_host_;
-  std::optional<KvStorage<T>> kv_;  // taken, unless ranks share heads
+  std::unique_ptr<KvWay<T>> kv_;  // taken, unless ranks share heads
   // where ranks share heads
   bool has_keys_ = false;
   Tensor<Value> held_k_, held_v_;  // until the forward

@@ -28,14 +28,8 @@ struct RunContext {
         activity(watched),
         trace(written),
         balance(placement.balance),
-        shared{grid,
-               given.partition() == Partition::all_gather,
-               placement.tokens,
-               arrays.q(),
-               arrays.kv(),
-               arrays.scoring(),
-               false,
-               arrays.bias()} {}
+        shared{grid,  given.division(), placement.tokens, arrays.q(), arrays.kv(), arrays.scoring(),
+               false, arrays.bias()} {}
 
   [[nodiscard]] const RankGrid& grid() const { return shared.grid; }
   [[nodiscard]] bool shares_heads() const { return grid().ulysses.size > 1; }

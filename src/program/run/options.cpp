@@ -110,7 +110,7 @@ void validate(const RunOptions& options) {
   const RunOptions defaults;
   for (const auto& [flag, given] : {std::pair("--placement", options.placement != defaults.placement),
                                     std::pair("--kv-dtype", options.kv_dtype != defaults.kv_dtype)})
-    if (given && options.parallel == name(Partition::ulysses))
+    if (given && options.parallel == "ulysses")
       throw InputError(std::string(flag) + " goes with --parallel ring, hybrid or all-gather");
   const bool any_file = !options.q.empty() || !options.k.empty() || !options.v.empty();
   const bool all_files = !options.q.empty() && !options.k.empty() && !options.v.empty();

@@ -30,7 +30,7 @@ Index total(const RunReport& report, Index RankReport::* field) {
 /// The most hops of one rank of a ring of N: N - 1 forward; N - 1 for K,V and N for dK,dV backward. K,V that no rank needs
 /// do not travel.
 std::size_t hops(const RunReport& report, const RunOptions& options) {
-  if (options.partition() == Partition::all_gather) return 0;
+  if (options.all_gathers()) return 0;
   const std::size_t ranks = report.ranks.size() / static_cast<std::size_t>(report.ulysses);
   return ranks - 1 + (options.wants_gradients() && ranks > 1 ? 2 * ranks - 1 : 0);
 }
@@ -81,17 +81,12 @@ std::string partition_words(const RunReport& report, const RunOptions& options) 
                            report.backend.wire,
                     heads = "heads over " + counted(report.ulysses, "rank") + ", all-to-all in " +
                             (report.backend.device == "cpu" ? report.dtype : report.backend.wire);
-  switch (options.partition()) {
-    case Partition::ring: return "  ring    " + ring + "\n";
-    case Partition::ulysses: return "  ulysses " + heads + "\n";
-    case Partition::hybrid:
-      return "  hybrid  " + heads + "\n  rings   of " +
-             std::to_string(report.ranks.size() / static_cast<std::size_t>(report.ulysses)) + ": " + ring +
-             "\n";
-    case Partition::all_gather:
-      return "  gather  K,V of all ranks, in " + report.backend.wire + ", " + placement + "\n";
-  }
-  return {};
+  if (options.all_gathers())
+    return "  gather  K,V of all ranks, in " + report.backend.wire + ", " + placement + "\n";
+  if (options.parallel == "ring") return "  ring    " + ring + "\n";
+  if (options.parallel == "ulysses") return "  ulysses " + heads + "\n";
+  return "  hybrid  " + heads + "\n  rings   of " +
+         std::to_string(report.ranks.size() / static_cast<std::size_t>(report.ulysses)) + ": " + ring + "\n";
 }
 
 /// Why --parallel auto chose it, as a line with its heading, or nothing.
@@ -108,12 +103,11 @@ std::string balance_words(const RunReport& report) {
 std::string moved_words(const RunReport& report, const RunOptions& options) {
   std::string words = "  moved   " + human_bytes(total(report, &RankReport::bytes_sent)) + " in " +
                       counted(total(report, &RankReport::messages_sent), "message");
-  const Partition partition = options.partition();
-  if (partition == Partition::hybrid)
+  if (options.parallel == "hybrid")
     words +=
         ": all-to-all " + human_bytes(total(report, &RankReport::all_to_all_bytes)) + ", rings " +
         human_bytes(total(report, &RankReport::bytes_sent) - total(report, &RankReport::all_to_all_bytes));
-  if (partition == Partition::ring || partition == Partition::hybrid)
+  if (options.parallel == "ring" || options.parallel == "hybrid")
     words += ", at most " + counted(static_cast<Index>(hops(report, options)), "hop") + " per rank";
   return words + "\n";
 }

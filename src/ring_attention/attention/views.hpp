@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "ring_attention/attention/engine.hpp"
+#include "ring_attention/core/memory.hpp"
 
 namespace ring_attention {
 
@@ -27,5 +28,19 @@ struct GradientViews {
   View<T> q, k, v;
   View<T> bias = {};  ///< like the bias; empty: there is none
 };
+
+/// Copies results to the caller's arrays, all in `memory`. \param from  out and lse, or q, k, v and bias
+template <class T>
+void copy_results(const Memory& memory, const auto& from, const ResultViews<T>& to) {
+  memory.copy<T>(to.out.elements(), from.out.view().elements());
+  memory.copy<T>(to.lse.elements(), from.lse.view().elements());
+}
+template <class T>
+void copy_results(const Memory& memory, const auto& from, const GradientViews<T>& to) {
+  memory.copy<T>(to.q.elements(), from.q.view().elements());
+  memory.copy<T>(to.k.elements(), from.k.view().elements());
+  memory.copy<T>(to.v.elements(), from.v.view().elements());
+  memory.copy<T>(to.bias.elements(), from.bias.view().elements());
+}
 
 }  // namespace ring_attention

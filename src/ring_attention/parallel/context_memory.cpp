@@ -6,22 +6,16 @@
 
 namespace ring_attention {
 
-Index ring_bytes(const Shape& q, const KvShape& kv, bool gradients, const ElementBytes& bytes) {
+Index ring_bytes(const Shape& q, const KvShape& kv, bool gradients, const ElementBytes& bytes,
+                 int more_shards) {
   const Index o_size = q.with_dim(kv.value_dim).size(), queries = q.size() * bytes.input,
-              out = o_size * bytes.value, own_and_next_kv = 2 * kv.elements() * bytes.wire;
-  const Index forward = queries + out + own_and_next_kv;
+              out = o_size * bytes.value, own_and_other_kv = (2 + more_shards) * kv.elements() * bytes.wire;
+  const Index forward = queries + out + own_and_other_kv;
   if (!gradients) return forward;
   const Index grad_out = o_size * bytes.input, dq = q.size() * bytes.value,
-              own_next_and_step_dkdv = 3 * kv.elements() * bytes.value;
-  return forward + grad_out + dq + own_next_and_step_dkdv;
-}
-
-Index all_gather_bytes(const KvShape& kv, int ranks, bool gradients, const ElementBytes& bytes) {
-  const Index others = ranks - std::min(ranks, 2);  // whose K,V ring_bytes() does not count
-  const Index kv_of_others = others * kv.elements() * bytes.wire;
-  if (!gradients) return kv_of_others;
-  const Index dkdv_for_others = others * kv.elements() * bytes.value, dkdv_from_others = dkdv_for_others;
-  return kv_of_others + dkdv_for_others + dkdv_from_others;
+              own_next_and_step_dkdv = 3 * kv.elements() * bytes.value,
+              dkdv_for_and_from_others = 2 * more_shards * kv.elements() * bytes.value;
+  return forward + grad_out + dq + own_next_and_step_dkdv + dkdv_for_and_from_others;
 }
 
 Index ulysses_bytes(const Shape& q, const KvShape& kv, bool gradients, const ElementBytes& bytes) {
@@ -36,14 +30,13 @@ Index ulysses_bytes(const Shape& q, const KvShape& kv, bool gradients, const Ele
 }
 
 Shape computed_queries(const SharedAttention& shared) {
-  const HeadShare share(shared.q.heads, shared.kv.heads, shared.grid.ulysses.size);
-  return {shared.q.batch, share.query.front().end, shared.tokens.queries.max_tokens(), shared.q.dim};
+  return {shared.q.batch, shared.q.heads / shared.grid.ulysses.size, shared.tokens.queries.max_tokens(),
+          shared.q.dim};
 }
 
 KvShape computed_keys(const SharedAttention& shared) {
-  const HeadShare share(shared.q.heads, shared.kv.heads, shared.grid.ulysses.size);
   KvShape largest = shared.kv.with_seq(shared.tokens.keys.max_tokens());
-  largest.heads = share.kv.front().end;
+  largest.heads = std::max<Index>(1, shared.kv.heads / shared.grid.ulysses.size);
   return largest;
 }
 
@@ -58,8 +51,7 @@ Index exact_bytes(const SharedAttention& shared, bool gradients) {
   const auto bytes = [](Index numbers) { return numbers * static_cast<Index>(sizeof(float)); };
   if (!gradients) return bytes(q.per_row().size() * (words_of_query(kv.value_dim) + words_of_query(1)));
   // Arrays of dK,dV that hold sums where ring_bytes() and the others count floats; Ulysses sends and receives sums.
-  const Index of_ring = 3, ranks = shared.grid.ring.size,
-              of_gathers = shared.all_gathers_kv ? 2 * (ranks - std::min<Index>(ranks, 2)) : 0,
+  const Index of_ring = 3, of_gathers = 2 * shared.division.more_shards(shared.grid.ring.size),
               of_ulysses = shared.grid.ulysses.size > 1 ? 1 : 0;
   const auto more = [&](Index dim) { return words(dim) - dim; };
   const Index state =
@@ -72,8 +64,7 @@ Index exact_bytes(const SharedAttention& shared, bool gradients) {
 Index context_bytes(const SharedAttention& shared, bool gradients, const ElementBytes& bytes) {
   const Shape q = computed_queries(shared);
   const KvShape kv = computed_keys(shared);
-  Index all = ring_bytes(q, kv, gradients, bytes);
-  if (shared.all_gathers_kv) all += all_gather_bytes(kv, shared.grid.ring.size, gradients, bytes);
+  Index all = ring_bytes(q, kv, gradients, bytes, shared.division.more_shards(shared.grid.ring.size));
   if (shared.grid.ulysses.size > 1) all += ulysses_bytes(q, kv, gradients, bytes);
   return all;
 }

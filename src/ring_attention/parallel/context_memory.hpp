@@ -2,7 +2,7 @@
 /// What a rank has in memory at a time while it computes its part of an attention: a function for each partition.
 #pragma once
 
-#include "ring_attention/parallel/context_parallel.hpp"
+#include "ring_attention/parallel/partition.hpp"
 
 namespace ring_attention {
 
@@ -13,9 +13,9 @@ struct ElementBytes {
 
 /// What every rank has: its queries and results, and K,V where messages can take them. `q` and `kv` are the shapes of the
 /// largest shard, with the heads that one rank computes.
-[[nodiscard]] Index ring_bytes(const Shape& q, const KvShape& kv, bool gradients, const ElementBytes& bytes);
-/// What an all-gather over `ranks` has besides.
-[[nodiscard]] Index all_gather_bytes(const KvShape& kv, int ranks, bool gradients, const ElementBytes& bytes);
+/// \param more_shards  of K,V than in a ring, at a time (Division::more_shards)
+[[nodiscard]] Index ring_bytes(const Shape& q, const KvShape& kv, bool gradients, const ElementBytes& bytes,
+                               int more_shards = 0);
 /// What ranks that share heads have besides.
 [[nodiscard]] Index ulysses_bytes(const Shape& q, const KvShape& kv, bool gradients,
                                   const ElementBytes& bytes);

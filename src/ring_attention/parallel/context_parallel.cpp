@@ -3,14 +3,30 @@
 #include <mutex>
 #include <optional>
 
-#include "ring_attention/core/bf16.hpp"
+#include "ring_attention/core/error.hpp"
+#include "ring_attention/parallel/ring/kv_ring.hpp"
 
 namespace ring_attention {
+
+Division ring() { return {"ring", make_kv_of<KvRing>(MakeKvOfAll{})}; }
+
 namespace {
 
+/// The layout of a partition, or all heads.
+std::unique_ptr<HeadLayout> layout_of(const SharedAttention& shared, Links& links, const Memory& memory) {
+  if (shared.division.layout != nullptr)
+    if (auto layout = shared.division.layout(shared, links, memory)) return layout;
+  return std::make_unique<HeadLayout>(shared.q.heads, shared.kv.heads);
+}
+
+/// A failure can leave messages under way, and MPI cannot take a send back: what it may still read and fill then lives as
+/// long as the process.
 template <class T>
-void copy(const Memory& memory, View<T> to, View<const T> from) {
-  memory.copy(to.elements(), from.elements());
+void keep_for_the_process(std::unique_ptr<KvWay<T>> kv) {
+  static std::mutex mutex;
+  static auto& kept = *new std::vector<std::unique_ptr<KvWay<T>>>;
+  const std::lock_guard lock(mutex);
+  kept.push_back(std::move(kv));
 }
 
 }  // namespace
@@ -21,14 +37,13 @@ ContextParallel<Input, T>::ContextParallel(const Device<Input, T>& device, Links
     : device_(device),
       links_(links),
       shared_(std::move(shared)),
-      layout_(links.ulysses(), shared_.grid, shared_.tokens, shared_.q.heads, shared_.kv.heads,
-              device.memory(), shared_.bias),
+      layout_(layout_of(shared_, links, device.memory())),
       query_ranges_(shared_.grid.shard(shared_.tokens.queries)),
-      scoring_(shared_.scoring.of_heads(layout_.heads())),
+      scoring_(shared_.scoring.of_heads(layout_->heads())),
       kv_(shared_.kv),
       sums_k_(accumulator(shared_.kv.dim)),
       sums_v_(shared_.kv.value_dim == shared_.kv.dim ? sums_k_ : accumulator(shared_.kv.value_dim)) {
-  kv_.heads = layout_.kv_heads().end - layout_.kv_heads().begin;
+  kv_.heads = layout_->kv_heads().end - layout_->kv_heads().begin;
   links_.shares(shared_);
 }
 
@@ -42,9 +57,9 @@ template <class Input, class T>
 auto ContextParallel<Input, T>::forward(View<const Input> q, View<const Input> k, View<const Input> v,
                                         View<const Value> bias, const CollectiveStep& collectively)
     -> AttentionResult<Value> {
-  const auto own_q = layout_.queries_to_heads<Input>(q);
-  const auto own_bias = layout_.bias_to_heads<Value>(bias);
-  auto own_k = layout_.keys_to_heads<Input>(k), own_v = layout_.keys_to_heads<Input>(v);
+  const auto own_q = layout_->to_heads(Held::queries, q);
+  const auto own_bias = layout_->to_heads(Held::bias, bias);
+  auto own_k = layout_->to_heads(Held::keys, k), own_v = layout_->to_heads(Held::keys, v);
   std::optional<Forward> forward;
   collectively([&] { forward.emplace(begin_forward(own_q, kv(own_k, own_v), own_bias)); });
   own_k = {};  // the forward has a copy
@@ -54,26 +69,17 @@ auto ContextParallel<Input, T>::forward(View<const Input> q, View<const Input> k
 }
 
 template <class Input, class T>
-void ContextParallel<Input, T>::forward(View<const Input> q, View<const Input> k, View<const Input> v,
-                                        View<const Value> bias, const CollectiveStep& collectively,
-                                        const ResultViews<Value>& to) {
-  const AttentionResult<Value> result = forward(q, k, v, bias, collectively);
-  copy(device_.memory(), to.out, result.out.view());
-  copy(device_.memory(), to.lse, result.lse.view());
-}
-
-template <class Input, class T>
 auto ContextParallel<Input, T>::travelled(const BackwardInputs<Input>& inputs, View<const Input> k,
                                           View<const Input> v, const CollectiveStep& collectively)
     -> Backward {
-  const auto q = layout_.queries_to_heads<Input>(inputs.q),
-             grad_out = layout_.queries_to_heads<Input>(inputs.grad_out);
-  const auto out = layout_.queries_to_heads<Value>(inputs.out),
-             lse = layout_.queries_to_heads<Value>(inputs.lse);
-  const auto bias = layout_.bias_to_heads<Value>(inputs.bias);
+  const auto q = layout_->to_heads(Held::queries, inputs.q),
+             grad_out = layout_->to_heads(Held::queries, inputs.grad_out);
+  const auto out = layout_->to_heads(Held::queries, inputs.out),
+             lse = layout_->to_heads(Held::queries, inputs.lse);
+  const auto bias = layout_->to_heads(Held::bias, inputs.bias);
   std::optional<MaybeOwned<Value>> grad_lse;
-  if (inputs.grad_lse) grad_lse = layout_.queries_to_heads<Value>(*inputs.grad_lse);
-  auto own_k = layout_.keys_to_heads<Input>(k), own_v = layout_.keys_to_heads<Input>(v);
+  if (inputs.grad_lse) grad_lse = layout_->to_heads(Held::queries, *inputs.grad_lse);
+  auto own_k = layout_->to_heads(Held::keys, k), own_v = layout_->to_heads(Held::keys, v);
   std::optional<Backward> backward;
   collectively(
       [&] { backward.emplace(begin_backward({q, out, lse, grad_out, bias, grad_lse}, kv(own_k, own_v))); });
@@ -98,27 +104,13 @@ auto ContextParallel<Input, T>::backward(const BackwardInputs<Input>& inputs, Vi
 }
 
 template <class Input, class T>
-TermNumbers ContextParallel<Input, T>::backward(const BackwardInputs<Input>& inputs, View<const Input> k,
-                                                View<const Input> v, const CollectiveStep& collectively,
-                                                const GradientViews<Value>& to) {
-  Backward backward = travelled(inputs, k, v, collectively);
-  HeldGradients held = finish(backward);
-  const Memory& memory = device_.memory();
-  copy(memory, to.q, held.q.view());
-  copy(memory, to.k, held.k.view());
-  copy(memory, to.v, held.v.view());
-  copy(memory, to.bias, held.bias.view());
-  return std::move(held.numbers);
-}
-
-template <class Input, class T>
 auto ContextParallel<Input, T>::finish(Forward& forward) const -> AttentionResult<Value> {
   AttentionResult<Value> result = forward.engine->finish();
   forward.engine.reset();
-  forward.kv.release();
+  forward.kv.reset();
   const Memory& memory = device_.memory();
-  return {owned(memory, layout_.queries_to_sequence<Value>(std::move(result.out))),
-          owned(memory, layout_.queries_to_sequence<Value>(std::move(result.lse)))};
+  return {owned(memory, layout_->to_sequence(Held::queries, std::move(result.out))),
+          owned(memory, layout_->to_sequence(Held::queries, std::move(result.lse)))};
 }
 
 template <class Input, class T>
@@ -126,20 +118,18 @@ auto ContextParallel<Input, T>::finish(Backward& backward) const -> HeldGradient
   Tensor<Value> q = backward.engine->finish();
   TermGradients<Value> terms = backward.engine->term_gradients();
   backward.engine.reset();
-  backward.kv.release();
-  backward.sums.keep_own();
-  const View<const Value> k = backward.sums.k(), v = backward.sums.v();
-  auto held_q = layout_.queries_to_sequence<Value>(std::move(q));
+  const auto [k, v] = backward.kv->sums();
+  auto held_q = layout_->to_sequence(Held::queries, std::move(q));
   auto held_k = held_sums(k, sums_k_), held_v = held_sums(v, sums_v_);
   TermNumbers numbers = terms.numbers();
   return {std::move(held_q), std::move(held_k), std::move(held_v),
-          layout_.bias_to_sequence<Value>(std::move(terms.bias)), std::move(numbers)};
+          layout_->to_sequence(Held::bias, std::move(terms.bias)), std::move(numbers)};
 }
 
 template <class Input, class T>
 auto ContextParallel<Input, T>::held_sums(View<const Value> sums, const GradientAccumulator& how) const
     -> MaybeOwned<Value> {
-  auto held = layout_.keys_to_sequence<Value>(sums, *how.memory);
+  auto held = layout_->to_sequence(Held::keys, sums, how.memory.get());
   if constexpr (std::is_same_v<Value, float>)
     if (how.rounded) return how.rounded(held.view());
   return held;
@@ -153,117 +143,65 @@ void ContextParallel<Input, T>::require_rows(View<const Value> bias) const {
 }
 
 template <class Input, class T>
-KvStorage<T> ContextParallel<Input, T>::empty_kv() const {
-  const auto& [queries, keys] = shared_.tokens;
-  std::vector<int> hops;
-  if (!shared_.every_hop) hops = kv_hops(scoring_.mask, queries, keys);
-  return {shared_.all_gathers_kv, kv_, keys, ring().rank, device_.memory(), std::move(hops)};
+std::unique_ptr<KvWay<T>> ContextParallel<Input, T>::empty_kv() const {
+  return std::get<MakeKv<T>>(shared_.division.make_kv)(shared_, kv_, device_.memory());
 }
 
 template <class Input, class T>
-KvStorage<T> ContextParallel<Input, T>::kv(View<const Input> k, View<const Input> v) const {
-  KvStorage<T> own = empty_kv();
-  device_.stage_kv(own.k(), k);
-  device_.stage_kv(own.v(), v);
+std::unique_ptr<KvWay<T>> ContextParallel<Input, T>::kv(View<const Input> k, View<const Input> v) const {
+  std::unique_ptr<KvWay<T>> own = empty_kv();
+  device_.stage_kv(own->k(), k);
+  device_.stage_kv(own->v(), v);
   return own;
 }
 
 template <class Input, class T>
-auto ContextParallel<Input, T>::begin_forward(View<const Input> q, KvStorage<T> kv, View<const Value> bias)
-    -> Forward {
+auto ContextParallel<Input, T>::begin_forward(View<const Input> q, std::unique_ptr<KvWay<T>> kv,
+                                              View<const Value> bias) -> Forward {
   require_rows(bias);
-  return {device_.forward(scoring_, q, query_ranges_, bias, expected_keys()), std::move(kv),
-          transport<T>(Channel::kv, kv_)};
+  Forward forward{device_.forward(scoring_, q, query_ranges_, bias, expected_keys()), std::move(kv)};
+  forward.kv->open(links_);
+  return forward;
 }
 
 template <class Input, class T>
-auto ContextParallel<Input, T>::begin_backward(const BackwardInputs<Input>& inputs, KvStorage<T> kv)
-    -> Backward {
+auto ContextParallel<Input, T>::begin_backward(const BackwardInputs<Input>& inputs,
+                                               std::unique_ptr<KvWay<T>> kv) -> Backward {
   require_rows(inputs.bias);
   const KvShape rows(kv_.with_dim(sums_k_.dim), sums_v_.dim);
-  KvStorage<Value> sums(shared_.all_gathers_kv, rows, shared_.tokens.keys, ring().rank,
-                        {*sums_k_.memory, *sums_v_.memory});
-  if (sums.parcel) (void)sums.parcel->spare_buffer();  // a rank without memory for it is found here
-  return {device_.backward(scoring_, inputs, query_ranges_, expected_keys()), std::move(kv), std::move(sums),
-          transport<T>(Channel::kv, kv_), transport<Value>(Channel::gradients, rows)};
+  kv->add_sums(rows, {*sums_k_.memory, *sums_v_.memory});
+  Backward backward{device_.backward(scoring_, inputs, query_ranges_, expected_keys()), std::move(kv)};
+  backward.kv->open(links_);
+  return backward;
 }
 
-namespace {
-
-/// A failure can leave messages under way, and MPI cannot take a send back: what it may still read and fill then lives as
-/// long as the process.
-template <class T>
-void keep_for_the_process(KvStorage<T>& kv) {
-  static std::mutex mutex;
-  static auto& kept = *new std::vector<KvStorage<T>>;
-  const std::lock_guard lock(mutex);
-  kept.push_back(std::move(kv));
+template <class Input, class T>
+void ContextParallel<Input, T>::send(std::unique_ptr<KvWay<T>>& kv, const auto& pass) {
+  try {
+    pass();
+    for (const Channel channel : {Channel::kv, Channel::gradients})
+      hops_[static_cast<std::size_t>(channel)] += kv->hops(channel);
+    device_.synchronize();  // memory that is freed earlier waits without a sign of life
+  } catch (...) {
+    kv->close();
+    keep_for_the_process(std::move(kv));
+    throw;
+  }
 }
-
-}  // namespace
 
 template <class Input, class T>
 void ContextParallel<Input, T>::travel(Forward& forward) {
-  try {
-    if (forward.kv.shards) {
-      all_gather(links_.ring(), *forward.kv.shards);
-      all_gather_forward(*forward.engine, ring(), *forward.kv.shards, [this] { links_.progress(); });
-    } else {
-      ring_forward(*forward.engine, *forward.transport, *forward.kv.parcel);
-      count(Channel::kv, *forward.transport);
-    }
-    device_.synchronize();  // memory that is freed earlier waits without a sign of life
-  } catch (...) {
-    keep_for_the_process(forward.kv);
-    throw;
-  }
+  send(forward.kv, [&] { forward.kv->forward(*forward.engine); });
 }
 
 template <class Input, class T>
 void ContextParallel<Input, T>::travel(Backward& backward) {
-  try {
-    if (backward.kv.shards) {
-      all_gather(links_.ring(), *backward.kv.shards);
-      all_gather_backward(*backward.engine, links_.ring(), *backward.kv.shards, *backward.sums.shards,
-                          [this] { links_.progress(); });
-    } else {
-      ring_backward(*backward.engine, *backward.kv_transport, *backward.sums_transport, *backward.kv.parcel,
-                    *backward.sums.parcel);
-      count(Channel::kv, *backward.kv_transport);
-      count(Channel::gradients, *backward.sums_transport);
-    }
-    device_.synchronize();
-  } catch (...) {
-    keep_for_the_process(backward.kv);
-    keep_for_the_process(backward.sums);
-    throw;
-  }
-}
-
-template <class Input, class T>
-TransportStatistics ContextParallel<Input, T>::collective_statistics() const {
-  return shared_.all_gathers_kv ? links_.ring().statistics() : links_.ulysses().statistics();
-}
-
-template <class Input, class T>
-TransportStatistics ContextParallel<Input, T>::statistics() const {
-  TransportStatistics all = collective_statistics();
-  for (const TransportStatistics& channel : hops_) all += channel;
-  return all;
+  send(backward.kv, [&] { backward.kv->backward(*backward.engine); });
 }
 
 template <class Input, class T>
 ExpectedKeys ContextParallel<Input, T>::expected_keys() const {
-  return {kv_.with_seq(shared_.tokens.keys.max_tokens()), ring().steps()};
-}
-
-template <class Input, class T>
-template <class E>
-std::unique_ptr<Transport> ContextParallel<Input, T>::transport(Channel channel, const KvShape& parcel) {
-  if (shared_.all_gathers_kv) return nullptr;
-  const Index most = parcel.with_seq(shared_.tokens.keys.max_tokens()).elements();
-  const std::size_t bytes = static_cast<std::size_t>(most) * sizeof(E);
-  return links_.transport(channel, bytes);
+  return {kv_.with_seq(shared_.tokens.keys.max_tokens()), shared_.grid.ring.size};
 }
 
 template class ContextParallel<float>;

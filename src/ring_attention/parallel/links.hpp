@@ -5,10 +5,11 @@
 #include <cstddef>
 #include <memory>
 
-#include "ring_attention/parallel/collectives/all_to_all.hpp"
+#include "ring_attention/ring/transport.hpp"
 
 namespace ring_attention {
 
+class AllToAll;
 struct SharedAttention;
 
 /// Which parcels of a ring a transport moves.

@@ -7,6 +7,7 @@
 
 #include "ring_attention/attention/backward_engine.hpp"
 #include "ring_attention/attention/mask.hpp"
+#include "ring_attention/parallel/collectives/all_to_all.hpp"
 #include "ring_attention/parallel/links.hpp"
 #include "ring_attention/parallel/rank_grid.hpp"
 

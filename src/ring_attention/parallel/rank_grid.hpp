@@ -4,8 +4,11 @@
 /// Source: Fang, Zhao, USP: a unified sequence parallelism approach, arXiv 2405.07719.
 #pragma once
 
+#include <string>
 #include <vector>
 
+#include "ring_attention/core/counted.hpp"
+#include "ring_attention/core/error.hpp"
 #include "ring_attention/ring/placement.hpp"
 #include "ring_attention/ring/topology.hpp"
 
@@ -31,17 +34,36 @@ struct RankGrid {
   /// \param world_rank  one of `ranks`
   /// \param ulysses_ranks  U
   /// \throws InputError unless U >= 1 and U divides `ranks`
-  RankGrid(int world_rank, int ranks, int ulysses_ranks);
+  RankGrid(int world_rank, int ranks, int ulysses_ranks) : rank(world_rank), ulysses{1, ulysses_ranks} {
+    require(rank >= 0 && rank < ranks, "RankGrid: no such rank");
+    const int rings = ulysses_ranks >= 1 ? ranks / ulysses_ranks : 0;
+    if (rings < 1 || rings * ulysses_ranks != ranks)
+      throw InputError("Ulysses over " + counted(ulysses_ranks, "rank"),
+                       "the job has " + std::to_string(ranks), "use a number that divides it");
+    ring = {ulysses_ranks, rings};
+  }
 
   int rank;
   Axis ulysses, ring;
 
   /// The tokens that this rank holds. \param shards  over R ranks
-  [[nodiscard]] TokenRanges slice(const Placement& shards) const;
+  [[nodiscard]] TokenRanges slice(const Placement& shards) const {
+    return part(shard(shards), ulysses.index(rank), ulysses.size);
+  }
   /// The tokens that this rank computes with.
-  [[nodiscard]] TokenRanges shard(const Placement& shards) const;
+  [[nodiscard]] TokenRanges shard(const Placement& shards) const {
+    require(shards.ranks() == ring.size,
+            "RankGrid: the placement is over another number of ranks than the ring");
+    return shards.ranges(ring.index(rank));
+  }
   /// How many tokens each rank of its Ulysses group holds.
-  [[nodiscard]] std::vector<Index> tokens(const Placement& shards) const;
+  [[nodiscard]] std::vector<Index> tokens(const Placement& shards) const {
+    const TokenRanges whole = shard(shards);
+    std::vector<Index> tokens;
+    for (int piece = 0; piece < ulysses.size; ++piece)
+      tokens.push_back(count(part(whole, piece, ulysses.size)));
+    return tokens;
+  }
 };
 
 }  // namespace ring_attention

@@ -5,7 +5,6 @@
 
 #include "ring_attention/attention/visible_pairs.hpp"
 #include "ring_attention/core/text.hpp"
-#include "ring_attention/parallel/heads.hpp"
 
 namespace ring_attention {
 namespace {
@@ -113,10 +112,7 @@ void Trace::describe(const SharedAttention& shared) {
     }
   }
   const auto& [ring, ulysses] = std::pair(shared.grid.ring, shared.grid.ulysses);
-  const char* partition = shared.all_gathers_kv ? "all-gather"
-                          : ulysses.size == 1   ? "ring"
-                          : ring.size == 1      ? "ulysses"
-                                                : "hybrid";
+  const char* partition = ulysses.size == 1 ? shared.division.kv : ring.size == 1 ? "ulysses" : "hybrid";
   metadata(
       "attention",
       format(
@@ -133,8 +129,8 @@ void TraceObserver::shares(const SharedAttention& shared) {
   SharedAttention of_job = shared;
   of_job.grid = grid_;
   if (describes_) trace_.describe(of_job);
-  heads_ = HeadShare(shared.q.heads, shared.kv.heads, grid_.ulysses.size)
-               .query[static_cast<std::size_t>(grid_.ulysses.index(grid_.rank))];
+  const Index own = shared.q.heads / grid_.ulysses.size, first = grid_.ulysses.index(grid_.rank) * own;
+  heads_ = {first, first + own};
 }
 
 void TraceObserver::computes(const Pass& pass) {

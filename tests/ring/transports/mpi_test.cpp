@@ -8,6 +8,8 @@
 #include <memory>
 #include <type_traits>
 
+#include "ring_attention/parallel/mpi_links.hpp"
+#include "ring_attention/ring/forward.hpp"
 #include "ring_attention/ring/transports/adapter.hpp"
 #include "ring_attention/ring/transports/odd_even.hpp"
 #include "ring_attention/ring/transports/overlapped.hpp"
@@ -100,10 +102,11 @@ TYPED_TEST(MpiRing, KnowsItsPlace) {
 
 // 256 KiB a message on both channels: far more than MPI buffers, so that a wrong order of sends would block.
 TYPED_TEST(MpiRing, MessagesTooLargeToBuffer) {
-  constexpr bool overlaps = std::is_same_v<TypeParam, OverlappedTransport>;
-  expect_the_run_of_threads<float>(
+  using Over = std::conditional_t<std::is_same_v<TypeParam, OverlappedTransport>, MpiLinks,
+                                  MpiLinksOver<OddEvenTransport>>;
+  expect_the_run_of_threads<float, Over>(
       this->comm, make_gradient_problem<float>({.queries = 8, .keys = 256 * this->place.size, .dim = 64}),
-      {.rings = this->place.size}, overlaps ? TransportKind::overlapped : TransportKind::odd_even);
+      {.rings = this->place.size});
 }
 
 // The parcels of one channel do not arrive in the other, whichever is waited for first.

@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "ring_attention/ring/transport.hpp"
+#include "ring_attention/parallel/links.hpp"
 
 namespace ring_attention {
 
@@ -70,6 +70,12 @@ template <class Spans>
   for (int other = 0; other < static_cast<int>(pieces.size()); ++other)
     if (other != rank) bytes += static_cast<Index>(pieces[static_cast<std::size_t>(other)].size());
   return bytes;
+}
+
+/// What a rank has sent by the all-to-alls of ranks that share heads, and by all-gathers.
+[[nodiscard]] inline TransportStatistics exchanged(Links& links) {
+  TransportStatistics all = links.ulysses().statistics();
+  return all += links.ring().statistics();
 }
 
 /// Adds one exchange of `rank`: a message for every piece to another rank, `seconds` of waiting.

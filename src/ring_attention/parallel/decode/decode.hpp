@@ -10,8 +10,8 @@
 #pragma once
 
 #include "ring_attention/cpu/exact/forward.hpp"
+#include "ring_attention/parallel/collectives/heads_exchange.hpp"
 #include "ring_attention/parallel/decode/sharded_cache.hpp"
-#include "ring_attention/parallel/ulysses.hpp"
 
 namespace ring_attention {
 

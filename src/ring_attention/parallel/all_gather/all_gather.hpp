@@ -6,11 +6,13 @@
 /// and no message hides behind computing.
 #pragma once
 
-#include "ring_attention/attention/backward_engine.hpp"
 #include "ring_attention/parallel/collectives/all_to_all.hpp"
-#include "ring_attention/ring/parcel.hpp"
+#include "ring_attention/parallel/partition.hpp"
 
 namespace ring_attention {
+
+/// Each rank computes all heads of its tokens. No ranks share heads.
+[[nodiscard]] Division all_gather();
 
 /// The K,V of all ranks, or what one rank adds to the gradients of all: one array for each owner.
 template <class T>
@@ -32,10 +34,9 @@ class KvShards {
   [[nodiscard]] std::span<T> elements(int owner) { return shard(owner).view().elements(); }
 
   [[nodiscard]] KeyValue<T> keys(int owner) { return {k(owner), v(owner), placement_.ranges(owner)}; }
-  [[nodiscard]] int ranks() const { return placement_.ranks(); }
   /// Frees the shards of all ranks but `own`.
   void free_others(int own) {
-    for (int owner = 0; owner < ranks(); ++owner)
+    for (int owner = 0; owner < placement_.ranks(); ++owner)
       if (owner != own) shard(owner) = {};
   }
   /// Adds another rank's K and V to those of `owner`.
@@ -65,42 +66,61 @@ void all_gather(AllToAll& link, KvShards<T>& kv) {
   link.all_to_all(pieces);
 }
 
-/// Feeds the K,V of every rank to `engine`, which has begun on the queries of rank `ring.rank`.
-/// \param progress  is called between tiles
+/// The K,V of all ranks, or what this rank adds to the gradients of all.
 template <class T>
-void all_gather_forward(Engine<T>& engine, const Ring& ring, KvShards<T>& kv, const Progress& progress = {}) {
-  for (int step = 0; step < ring.steps(); ++step) engine.accumulate(kv.keys(ring.owner(step)), progress);
-}
+class KvAllGather : public KvWay<T> {
+ public:
+  using Sum = SumOf<T>;
 
-/// Feeds the K,V of every rank to the backward; then sums what all ranks add to dK,dV of each shard, on its owner.
-///
-/// \param gradients  zeros; ends with dK,dV of this rank at its own place, and what this rank adds to the others'
-///
-/// Memory besides: N - 1 shards of this rank, for what the ranks send. The owner adds its own part first, then that of the
-/// next rank, and so on: the order of a ring.
-template <class T>
-void all_gather_backward(BackwardEngine<T>& engine, AllToAll& link, KvShards<T>& kv,
-                         KvShards<SumOf<T>>& gradients, const Progress& progress = {}) {
-  using G = SumOf<T>;
-  const Ring ring{link.rank(), link.size()};
-  for (int step = 0; step < ring.steps(); ++step) {
-    const int owner = ring.owner(step);
-    engine.accumulate(kv.keys(owner), {gradients.k(owner), gradients.v(owner)}, progress);
+  KvAllGather(const SharedAttention& shared, const KvShape& kv, const Memory& memory)
+      : keys_(shared.tokens.keys), ring_(shared.grid.ring.ring(shared.grid.rank)) {
+    kv_.emplace(kv, keys_, memory);
   }
 
-  const std::span<G> own = gradients.elements(ring.rank);
-  std::vector<Tensor<G>> parts;
-  Pieces pieces;
-  for (int rank = 0; rank < ring.size; ++rank) {
-    parts.push_back(
-        kv.memory().template array<G>({1, 1, rank == ring.rank ? 0 : static_cast<Index>(own.size()), 1}));
-    pieces.send.push_back(rank == ring.rank ? std::span<const std::byte>()
-                                            : std::as_bytes(gradients.elements(rank)));
-    pieces.receive.push_back(std::as_writable_bytes(parts.back().view().elements()));
+  [[nodiscard]] View<T> k() override { return kv_->k(ring_.rank); }
+  [[nodiscard]] View<T> v() override { return kv_->v(ring_.rank); }
+  void add_sums(const KvShape& rows, const KvMemory& memory) override { sums_.emplace(rows, keys_, memory); }
+  void open(Links& links) override { links_ = &links; }
+  void forward(Engine<T>& engine) override {
+    all_gather(links_->ring(), *kv_);
+    for (int step = 0; step < ring_.steps(); ++step)
+      engine.accumulate(kv_->keys(ring_.owner(step)), [this] { links_->progress(); });
   }
-  link.all_to_all(pieces);
-  for (Ring from{ring.next(), ring.size}; from.rank != ring.rank; from.rank = from.next())
-    gradients.add(ring.rank, parts[static_cast<std::size_t>(from.rank)].view().elements());
-}
+  /// Then sums what all ranks add to dK,dV of each shard, on its owner, which adds its own part first, then that of the next
+  /// rank, and so on: the order of a ring. Memory besides: N - 1 shards of this rank, for what the ranks send.
+  void backward(BackwardEngine<T>& engine) override {
+    all_gather(links_->ring(), *kv_);
+    for (int step = 0; step < ring_.steps(); ++step) {
+      const int owner = ring_.owner(step);
+      engine.accumulate(kv_->keys(owner), {sums_->k(owner), sums_->v(owner)}, [this] { links_->progress(); });
+    }
+
+    const std::span<Sum> own = sums_->elements(ring_.rank);
+    std::vector<Tensor<Sum>> parts;
+    Pieces pieces;
+    for (int rank = 0; rank < ring_.size; ++rank) {
+      const bool is_own = rank == ring_.rank;
+      parts.push_back(kv_->memory().template array<Sum>({1, 1, is_own ? 0 : std::ssize(own), 1}));
+      pieces.send.push_back(is_own ? std::span<const std::byte>() : std::as_bytes(sums_->elements(rank)));
+      pieces.receive.push_back(std::as_writable_bytes(parts.back().view().elements()));
+    }
+    links_->ring().all_to_all(pieces);
+    for (Ring from{ring_.next(), ring_.size}; from.rank != ring_.rank; from.rank = from.next())
+      sums_->add(ring_.rank, parts[static_cast<std::size_t>(from.rank)].view().elements());
+  }
+  [[nodiscard]] KeyValueGradient<Sum> sums() override {
+    kv_.reset();
+    sums_->free_others(ring_.rank);
+    return {sums_->k(ring_.rank), sums_->v(ring_.rank)};
+  }
+  void close() override {}
+
+ private:
+  Placement keys_;
+  Ring ring_;
+  std::optional<KvShards<T>> kv_;
+  std::optional<KvShards<Sum>> sums_;
+  Links* links_ = nullptr;
+};
 
 }  // namespace ring_attention

@@ -1,4 +1,4 @@
-#include "ring_attention/parallel/heads.hpp"
+#include "ring_attention/parallel/ulysses/heads.hpp"
 
 #include <string>
 

@@ -35,15 +35,12 @@ class Blocks {
   }
 
   [[nodiscard]] const std::vector<View<T>>& views() const { return blocks_; }
-  [[nodiscard]] std::vector<std::span<const std::byte>> to_send() const {
-    std::vector<std::span<const std::byte>> pieces;
-    for (const View<T>& block : blocks_) pieces.push_back(std::as_bytes(block.elements()));
-    return pieces;
-  }
-  [[nodiscard]] std::vector<std::span<std::byte>> to_receive() const {
-    std::vector<std::span<std::byte>> pieces;
-    for (const View<T>& block : blocks_) pieces.push_back(std::as_writable_bytes(block.elements()));
-    return pieces;
+  void send_and_receive(AllToAll& link, const Blocks& received) const {
+    Pieces pieces;
+    for (const View<T>& block : blocks_) pieces.send.push_back(std::as_bytes(block.elements()));
+    for (const View<T>& block : received.blocks_)
+      pieces.receive.push_back(std::as_writable_bytes(block.elements()));
+    link.all_to_all(pieces);
   }
 
  private:
@@ -83,19 +80,11 @@ struct Division {
   [[nodiscard]] Index first_token(std::size_t rank) const {
     return std::reduce(tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(rank));
   }
-  /// The heads of `computes`, the tokens of `holds`.
-  [[nodiscard]] Shape block(const Shape& of, std::size_t computes, std::size_t holds) const {
-    return {of.batch, heads_of(computes), tokens[holds], of.dim};
-  }
-  /// For each rank: this rank's tokens of that rank's heads; and that rank's tokens of this rank's heads.
-  [[nodiscard]] std::vector<Shape> own_tokens(const Shape& of) const {
+  /// For each rank: this rank's tokens of that rank's heads; or that rank's tokens of this rank's heads.
+  [[nodiscard]] std::vector<Shape> blocks(const Shape& of, bool own_heads) const {
     std::vector<Shape> shapes;
-    for (std::size_t rank = 0; rank < ranks(); ++rank) shapes.push_back(block(of, rank, own));
-    return shapes;
-  }
-  [[nodiscard]] std::vector<Shape> own_heads(const Shape& of) const {
-    std::vector<Shape> shapes;
-    for (std::size_t rank = 0; rank < ranks(); ++rank) shapes.push_back(block(of, own, rank));
+    for (std::size_t rank = 0; rank < ranks(); ++rank)
+      shapes.push_back({of.batch, heads_of(own_heads ? own : rank), tokens[own_heads ? rank : own], of.dim});
     return shapes;
   }
 };
@@ -117,13 +106,13 @@ template <class T>
                                  const std::vector<Index>& tokens, const Memory& memory = host_memory()) {
   const detail::Division division(link, heads, tokens);
   require(x.shape().seq == tokens[division.own], "to_heads: not the tokens of this rank");
-  const detail::Blocks<T> send(division.own_tokens(x.shape()), memory),
-      receive(division.own_heads(x.shape()), memory);
+  const detail::Blocks<T> send(division.blocks(x.shape(), false), memory),
+      receive(division.blocks(x.shape(), true), memory);
 
   for (std::size_t rank = 0; rank < division.ranks(); ++rank)
     detail::with_block(x, heads[rank].begin, 0, send.views()[rank],
                        [&](auto from, std::span<T> to) { memory.copy(to, from); });
-  link.all_to_all({send.to_send(), receive.to_receive()});
+  send.send_and_receive(link, receive);
 
   Tensor<T> all = memory.array<T>(
       {x.shape().batch, division.heads_of(division.own), division.all_tokens(), x.shape().dim});
@@ -144,12 +133,12 @@ template <class T>
   const detail::Division division(link, heads, tokens);
   require(y.shape().heads == division.heads_of(division.own) && y.shape().seq == division.all_tokens(),
           "to_sequence: not the heads and tokens of this rank");
-  const detail::Blocks<T> send(division.own_heads(y.shape()), memory),
-      receive(division.own_tokens(y.shape()), memory);
+  const detail::Blocks<T> send(division.blocks(y.shape(), true), memory),
+      receive(division.blocks(y.shape(), false), memory);
   for (std::size_t rank = 0; rank < division.ranks(); ++rank)
     detail::with_block(y, 0, division.first_token(rank), send.views()[rank],
                        [&](auto from, std::span<T> to) { memory.copy(to, from); });
-  link.all_to_all({send.to_send(), receive.to_receive()});
+  send.send_and_receive(link, receive);
 
   Tensor<T> own = memory.array<T>({y.shape().batch, heads.back().end, tokens[division.own], y.shape().dim});
   for (std::size_t rank = 0; rank < division.ranks(); ++rank) {
