@@ -97,7 +97,7 @@ template <class T>
 void expect_every_case(const std::vector<Way<T>>& ways, std::size_t every = 1) {
   const auto short_choice = static_cast<std::size_t>(from_environment("RING_ATTENTION_EVERY", 0));
   if (short_choice > 0) every = short_choice;
-  std::size_t turn = 0, number = 0;
+  std::size_t turn = 0, of_case = 0;
   std::set<std::string> without;
   const auto mask_of = [](const NamedCase& named) { return named.name.substr(0, named.name.find(", ")); };
   for (const Way<T>& way : ways) without.insert(way.name);
@@ -109,6 +109,7 @@ void expect_every_case(const std::vector<Way<T>>& ways, std::size_t every = 1) {
   for (const NamedCase& named : named_cases()) {
     SCOPED_TRACE(named.name);
     const auto problem = make_gradient_problem<T>(named.what);
+    std::size_t number = of_case++;  // every way meets cases, also where `every` divides the number of ways
     for (const Way<T>& way : ways) {
       if (number++ % every != 0) continue;
       const std::optional<Team> team = next_team(way, named.what, turn);
