@@ -17,8 +17,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-from lesson import BUILD
-
 NEEDED = ("ipykernel", "matplotlib", "nbclient", "nbformat", "numpy")
 SECONDS_A_CELL = 100
 
@@ -124,6 +122,8 @@ def main(arguments):
         at = arguments.index("--save")
         folder = Path(arguments[at + 1])
         del arguments[at : at + 2]
+    from lesson import BUILD  # it needs NumPy
+
     sys.path.append(str(BUILD / "python"))
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), str(BUILD / "python"))))
     os.environ["PYDEVD_DISABLE_FILE_VALIDATION"] = "1"

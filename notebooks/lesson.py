@@ -1,11 +1,14 @@
-"""Runs a lesson's program, or a script on several ranks, and returns what it measured; the notebooks only draw."""
+"""Runs a lesson's program, or a script on several ranks, and returns what it printed; the notebooks draw."""
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+import numpy as np
 
 BUILD = Path(os.environ.get("RING_ATTENTION_BUILD") or Path(__file__).parent / "../build/release").resolve()
 
@@ -15,10 +18,9 @@ class Skipped(Exception):
 
 
 def run(name, *arguments, ranks=None):
-    """The report of lesson `name`, on `ranks` ranks if it needs MPI; its numbers are in ["figures"].
+    """The report of lesson `name`, on `ranks` ranks if it needs MPI; columns() reads its tables.
 
     Raises Skipped where the lesson needs a GPU and there is none.
-    JSON has no NaN and no infinity: they arrive as None. np.array(figure, dtype=float) makes them NaN.
     """
     program = BUILD / "lessons" / name
     if not program.exists():
@@ -33,6 +35,26 @@ def run(name, *arguments, ranks=None):
     if "skipped" in report:
         raise Skipped(report["skipped"])
     return report
+
+
+UNITS = {"%": 0.01, "B": 1, "ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1, "min": 60, "kB": 1e3, "MB": 1e6, "GB": 1e9,
+         "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "PiB": 2**50}
+
+
+def number(cell):
+    """The number that a cell begins with, in bytes or seconds where it has a unit; NaN where it has none."""
+    match = re.match(r"\s*([-+]?(?:[\d.]+(?:e[-+]?\d+)?|inf))(?: (\S+))?", cell)
+    return float(match[1]) * UNITS.get(match[2], 1) if match else np.nan
+
+
+def texts(report, table):
+    """The columns of a table that the lesson printed, without their headings."""
+    return list(zip(*report["figures"][table][1:]))
+
+
+def columns(report, table):
+    """The same as arrays of numbers."""
+    return [np.array([number(cell) for cell in column]) for column in texts(report, table)]
 
 
 def package():

@@ -39,9 +39,6 @@ void show_example(Lesson& lesson, const Choices& choices) {
     worst = std::max(worst, std::abs(run.out[2][d] - by_hand[d]));
   lesson.check("the last token's out is what one gets by hand", worst <= 1e-15);
   lesson.check("the first token sees itself only: its out is its own value", run.out[0] == example_v[0]);
-  lesson.record("example_scores", run.scores);
-  lesson.record("example_weights", run.weights);
-  lesson.record("example_out", run.out);
 }
 
 // The library's dense reference, which is what later lessons are compared with.
@@ -87,7 +84,7 @@ int attention_lesson(int argc, char** argv) {
   lesson.heading("The cost");
   costs::check_formulas(lesson);
   costs::show_costs(lesson);
-  return lesson.finish("each query gets a weighted mean of the values; S x S scores do not fit");
+  return lesson.finish("a weighted mean of the values; S x S scores do not fit");
 }
 
 }  // namespace

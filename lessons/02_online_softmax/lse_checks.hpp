@@ -48,26 +48,10 @@ inline void show_table(Lesson& lesson) {
                              {no_score, no_score}})
     table.row({text(a), text(b), text(textbook_form(a, b)), text(unguarded_form(a, b)),
                text(log1p_form(a, b)), text(sigmoid_form(a, b))});
-  lesson.print(table);
+  lesson.print("merges", table);
   float first = 88;
   while (std::isfinite(textbook_form({1, 0}, {3, first}).lse)) first = std::nextafter(first, 1000.0F);
   lesson.say(format("  the textbook form loses the row when the difference reaches %.9g", double{first}));
-  lesson.record("textbook_overflow_from", double{first});
-
-  std::vector<double> difference, textbook_lse, textbook_out, log1p_lse, log1p_out;
-  for (float d = 0; d <= 120; d += 1) {
-    const Result textbook = textbook_form({1, 0}, {3, d}), log1p = log1p_form<float>({1, 0}, {3, d});
-    difference.push_back(d);
-    textbook_lse.push_back(textbook.lse);
-    textbook_out.push_back(textbook.out);
-    log1p_lse.push_back(log1p.lse);
-    log1p_out.push_back(log1p.out);
-  }
-  lesson.record("lse_difference", difference);
-  lesson.record("textbook_lse", textbook_lse);
-  lesson.record("textbook_out", textbook_out);
-  lesson.record("log1p_lse", log1p_lse);
-  lesson.record("log1p_out", log1p_out);
 }
 
 // Two scores 0 and 1 with the values 10 and 20: (10 + 20 e) / (1 + e).
@@ -78,8 +62,6 @@ inline void check_sign(Lesson& lesson, Merge log1p, Merge sigmoid) {
       format("  out 10 at lse 0 with out 20 at lse 1: %.2f; with the sign swapped: %.2f", right, swapped));
   lesson.check("the heavier result gets the larger weight",
                std::abs(log1p(a, b).out - right) < 1e-4 && std::abs(sigmoid(a, b).out - right) < 1e-4);
-  lesson.record("right_out", right);
-  lesson.record("swapped_sign_out", swapped);
 }
 
 // What arrives in many pieces; every fifth piece has seen no score.

@@ -56,7 +56,6 @@ Index peak_bytes(auto work) {
 // Bytes in tensors, dense and tiled: measured up to S = 2048, beyond that by the formulas that were measured.
 inline void show_memory(Lesson& lesson, Index dim, Index block, Tiled blockwise_attention) {
   const Index e = sizeof(float), tile = e * (block * block + block * dim + 2 * block);
-  std::vector<Index> lengths, dense_bytes, tiled_bytes;
   Table table({"S", "", "dense scores", "o, m, l of q", "one tile", "dense / tiled"});
   bool agrees = true;
   for (const Index seq : {256, 512, 1024, 2048, 16384, 131072}) {
@@ -73,16 +72,9 @@ inline void show_memory(Lesson& lesson, Index dim, Index block, Tiled blockwise_
     table.row({std::to_string(seq), measured ? "measured" : "formula", human_bytes(dense), human_bytes(state),
                human_bytes(tile),
                format("%.1f", static_cast<double>(dense) / static_cast<double>(state + tile))});
-    lengths.push_back(seq);
-    dense_bytes.push_back(dense);
-    tiled_bytes.push_back(state + tile);
   }
-  lesson.print(table);
+  lesson.print("memory", table);
   lesson.check("measured: dense 4 S S + 4 S D, tiled 4 S (D + 2) + 4 block (block + D + 2) bytes", agrees);
-  lesson.record("seq", lengths);
-  lesson.record("dense_bytes", dense_bytes);
-  lesson.record("tiled_bytes", tiled_bytes);
-  lesson.record("tile_bytes", tile);
 }
 
 double median_seconds(auto work) {
@@ -103,8 +95,6 @@ inline void show_time(Lesson& lesson, Index dim, Index block, Tiled blockwise_at
       median_seconds([&] { return blockwise_attention(h.q, h.k, h.v, problem.scoring, block); });
   lesson.say(format("  S = 1024, median of 5, this run: dense %s, tiled %s, ratio %.2f",
                     human_seconds(dense).c_str(), human_seconds(tiled).c_str(), tiled / dense));
-  lesson.record("dense_seconds", dense);
-  lesson.record("tiled_seconds", tiled);
 }
 
 }  // namespace ring_attention::costs

@@ -23,17 +23,15 @@ inline State all_reduce(State state, const Communicator& comm) {
 
 inline void show_chain(Lesson& lesson, const Communicator& comm, Index tokens, const State& own,
                        const State& upto) {
-  constexpr std::array names{"tokens", "m_own", "l_own", "m_passed", "l_passed"};
-  const std::array<double, names.size()> mine{static_cast<double>(tokens), own.m, own.l, upto.m, upto.l};
+  const std::array<double, 5> mine{static_cast<double>(tokens), own.m, own.l, upto.m, upto.l};
   Table table({"rank", "tokens", "own m", "own l", "m passed on", "l passed on"});
-  std::array<std::vector<double>, names.size()> figures;
-  for (const auto& row : all_gather(comm, mine)) {
-    table.row({std::to_string(figures[0].size()), format("%.0f", row[0]), format("%.4f", row[1]),
-               format("%.4f", row[2]), format("%.4f", row[3]), format("%.4f", row[4])});
-    for (std::size_t i = 0; i < names.size(); ++i) figures[i].push_back(row[i]);
+  const auto rows = all_gather(comm, mine);
+  for (std::size_t rank = 0; rank < rows.size(); ++rank) {
+    std::vector<std::string> cells{std::to_string(rank), format("%.0f", rows[rank][0])};
+    for (std::size_t i = 1; i < mine.size(); ++i) cells.push_back(format("%.4f", rows[rank][i]));
+    table.row(cells);
   }
-  lesson.print(table);
-  for (std::size_t i = 0; i < names.size(); ++i) lesson.record(names[i], figures[i]);
+  lesson.print("chain", table);
 }
 
 // Seconds a time, the mean of 10 on the slowest rank.
@@ -62,11 +60,7 @@ inline void show_cost(Lesson& lesson, const Communicator& comm, const State& own
   else
     table.row(
         {"two all-reduces", "2 (ceil(log2 N) + 1)", std::to_string(2 * (depth + 1)), human_seconds(reduced)});
-  lesson.print(table);
-  lesson.record("messages", sent);
-  lesson.record("bytes", bytes);
-  lesson.record("chain_seconds", chained);
-  lesson.record("all_reduce_seconds", reduced);
+  lesson.print("times", table);
 }
 
 }  // namespace ring_attention::lesson

@@ -32,16 +32,15 @@ inline void show_deadlock(Lesson& lesson, const Communicator& comm, std::size_t 
   lesson.heading("How a ring that sends first deadlocks");
   if (comm.size() == 1)
     return lesson.say("  skipped: one rank would wait for itself. A ring of one must send nothing");
-  std::vector<Index> sizes, completed;
-  for (std::size_t bytes = 8; bytes <= most && (completed.empty() || completed.back() == 1); bytes *= 2) {
-    sizes.push_back(static_cast<Index>(bytes));
-    completed.push_back(sends_complete_alone(bytes, comm) ? 1 : 0);
-    lesson.say(format("  all send %9s first: %s", human_bytes(sizes.back()).c_str(),
-                      completed.back() == 1 ? "through" : "NOT through after 0.5 s; MPI_Send would hang"));
+  Table table({"all send first", ""});
+  bool through = true;
+  for (std::size_t bytes = 8; bytes <= most && through; bytes *= 2) {
+    through = sends_complete_alone(bytes, comm);
+    table.row({human_bytes(static_cast<Index>(bytes)),
+               through ? "through" : "NOT through after 0.5 s; MPI_Send would hang"});
   }
-  lesson.check("a ring that sends first would hang at some size up to 64 MiB", completed.back() == 0);
-  lesson.record("probe_bytes", sizes);
-  lesson.record("probe_completed", completed);
+  lesson.print("probes", table);
+  lesson.check("a ring that sends first would hang at some size up to 64 MiB", !through);
 }
 
 }  // namespace ring_attention

@@ -19,8 +19,6 @@ void show_failures(Lesson& lesson, const Communicator& comm, const Tensor<float>
   lesson.say(format("  each rank normalises with its own (m, l): the row sums to %.4f, not to 1", sum));
   lesson.say(format("  started at m = -1e4, not -inf, the chain ends at m = %.0f, l = %g", lost.m, lost.l));
   lesson.say(format("  (e^{-200} is 0 in float), and then e^{x - m} / l = 0 / 0 = %f", std::abs(0 / lost.l)));
-  lesson.record("sum_without_messages", sum);
-  lesson.record("l_finite_start", lost.l);
 }
 
 // Against the same merges in one process, a dense softmax, and MPI's own reductions.
@@ -83,8 +81,7 @@ int softmax_lesson(int argc, char** argv, const Communicator& comm) {
   show_cost(lesson, comm, own, traffic);
   lesson::name_mistakes(lesson, comm);
   return lesson.finish(
-      format("%d ranks, %d scores: one softmax by a chain of N - 1 = %d messages and a broadcast",
-             comm.size(), static_cast<int>(seq), comm.size() - 1));
+      format("%d ranks, %d scores: exact, %d messages", comm.size(), static_cast<int>(seq), comm.size() - 1));
 }
 
 int main(int argc, char** argv) {

@@ -22,21 +22,23 @@ void show_failure(Lesson& lesson, const Communicator& comm, const RandomProblem&
   const double relative = max_over_ranks(comm, alone.relative_error);
   lesson.say(format("  attending to its own shard alone, a rank is wrong by %.0f %% (relative error of out)",
                     100 * relative));
-  lesson.record("relative_error_alone", relative);
 }
 
 // Whose K,V every rank held at each step.
 void show_owners(Lesson& lesson, const Communicator& comm, const std::vector<Index>& owners) {
-  std::vector<std::vector<Index>> rows(static_cast<std::size_t>(comm.size()));
+  std::vector<std::string> heading{"holds K,V of rank"};
+  std::vector<std::vector<Index>> of_steps;
   for (const Index owner : owners) {
-    const std::vector<Index> all = all_gather(comm, owner);
-    for (std::size_t rank = 0; rank < rows.size(); ++rank) rows[rank].push_back(all[rank]);
+    heading.push_back(format("step %zu", of_steps.size()));
+    of_steps.push_back(all_gather(comm, owner));
   }
-  for (std::size_t rank = 0; rank < rows.size(); ++rank)
-    for (std::size_t step = 0; step < rows[rank].size(); ++step)
-      lesson.say(format("  rank %zu, step %zu: holds K,V of rank %d", rank, step,
-                        static_cast<int>(rows[rank][step])));
-  lesson.record("owners", rows);
+  Table table(heading);
+  for (std::size_t rank = 0; rank < static_cast<std::size_t>(comm.size()); ++rank) {
+    std::vector<std::string> cells{format("rank %zu", rank)};
+    for (const auto& of_ranks : of_steps) cells.push_back(std::to_string(of_ranks[rank]));
+    table.row(cells);
+  }
+  lesson.print("owners", table);
 }
 
 // What the ring cost, beside what one device would have to hold.
@@ -49,19 +51,11 @@ void show_cost(Lesson& lesson, const Communicator& comm, const RandomProblem& pr
                format("%lld bytes from rank %d", static_cast<long long>(cost.bytes), comm.rank()));
   const Index all = parcel_bytes(problem, problem.kv.seq);
   const Index held = comm.size() == 1 ? all : 2 * parcel_bytes(problem, placement.max_tokens());
-  lesson.say(format("  K,V of the whole sequence: %s; held by a rank (current and incoming): %s",
-                    human_bytes(all).c_str(), human_bytes(held).c_str()));
-  const double exposed = max_over_ranks(comm, cost.exposed_seconds);
-  const Index sent = sum_over_ranks(comm, cost.bytes);
-  lesson.say(format("  sent by all ranks: %s; exposed communication %s of %s in all (slowest rank)",
-                    human_bytes(sent).c_str(), human_seconds(exposed).c_str(),
-                    human_seconds(seconds).c_str()));
-  lesson.record("kv_bytes_whole", all);
-  lesson.record("kv_bytes_held", held);
-  lesson.record("bytes_sent", sent);
-  lesson.record("hops", cost.hops);
-  lesson.record("exposed_seconds", exposed);
-  lesson.record("total_seconds", seconds);
+  Table table({"K,V of all tokens", "held by a rank", "sent by all ranks", "exposed", "of the whole loop"});
+  table.row({human_bytes(all), human_bytes(held), human_bytes(sum_over_ranks(comm, cost.bytes)),
+             human_seconds(max_over_ranks(comm, cost.exposed_seconds)), human_seconds(seconds)});
+  lesson.print("cost", table);
+  lesson.say("  A rank holds the current K,V and the incoming ones; times of the slowest rank.");
 }
 
 int blocking_ring_lesson(int argc, char** argv, const Communicator& comm) {
@@ -111,8 +105,8 @@ int blocking_ring_lesson(int argc, char** argv, const Communicator& comm) {
       .add<float>("full", problem, ranges, {{"out", got.out}, {"lse", got.lse}});
 
   show_cost(lesson, comm, problem, placement, cost, max_over_ranks(comm, own_seconds));
-  return lesson.finish(format("%d ranks, %d tokens: exact attention, K,V passed on in N - 1 = %d hops",
-                              comm.size(), static_cast<int>(problem.kv.seq), comm.size() - 1));
+  return lesson.finish(format("%d ranks, %d tokens: exact, in N - 1 = %d hops", comm.size(),
+                              static_cast<int>(problem.kv.seq), comm.size() - 1));
 }
 
 int main(int argc, char** argv) {

@@ -79,8 +79,7 @@ int overlapped_ring_lesson(int argc, char** argv, const Communicator& comm) {
   lesson.check("hops are N - 1", cost.hops == comm.size() - 1, format("%d", static_cast<int>(cost.hops)));
   lesson.check("bytes sent are those of lesson 05", cost.bytes == forward_bytes(problem, placement, ring),
                format("%lld bytes from rank %d", static_cast<long long>(cost.bytes), comm.rank()));
-  const std::string showed =
-      counted(comm.size(), "rank") + ": the bits of lesson 05; K,V travel while the rank computes";
+  const std::string showed = counted(comm.size(), "rank") + ": the bits of lesson 05, with overlap";
   if (timings.empty()) return lesson.finish(showed);
   show_times(lesson, timings);
 

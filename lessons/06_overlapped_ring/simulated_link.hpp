@@ -56,16 +56,13 @@ inline void show_condition(Lesson& lesson, const Communicator& comm, const Rando
   const Rates rates = measure_rates(problem, comm);
   const Index shard = Placement(PlacementKind::contiguous, problem.kv.seq, comm.size()).max_tokens();
   const double smallest = smallest_shard(problem, rates);
-  lesson.say(format("  F = %.3g FLOP/s a rank, beta = %.3g bytes/s: c* = e F / (2 g beta) = %.3g tokens",
-                    rates.flops_per_second, rates.bytes_per_second, smallest));
-  lesson.say(format("  a shard has c = %d tokens: %s", static_cast<int>(shard),
-                    static_cast<double>(shard) >= smallest ? "c >= c*, a hop can hide behind a step"
-                                                           : "c < c*, a hop is too long to hide"));
+  Table table({"F, FLOP/s a rank", "beta, bytes/s", "c* = e F / (2 g beta)", "c of a shard", ""});
+  table.row({format("%.3g", rates.flops_per_second), format("%.3g", rates.bytes_per_second),
+             format("%.3g", smallest), std::to_string(shard),
+             static_cast<double>(shard) >= smallest ? "a hop can hide behind a step"
+                                                    : "a hop is too long to hide"});
+  lesson.print("condition", table);
   lesson.say_if_cores_are_shared("F, beta and c* include waiting for a core. Take as many ranks as cores.");
-  lesson.record("flops_per_second", rates.flops_per_second);
-  lesson.record("bytes_per_second", rates.bytes_per_second);
-  lesson.record("smallest_shard", smallest);
-  lesson.record("shard", shard);
 }
 
 // ---- a link that takes no CPU cycles -------------------------------------------------------------------
@@ -113,8 +110,6 @@ inline LinkStep simulated_step(RandomProblem problem, Index tokens, double bytes
 inline void show_simulated_link(Lesson& lesson, const Communicator& comm, RandomProblem problem) {
   constexpr Index smallest = 2048;
   problem.q.heads = problem.kv.heads = 1;
-  const std::vector<double> ratios{0.25, 0.5, 1, 2};  // c / c*
-  std::vector<double> hop, compute, exposed, share;
   if (comm.rank() == 0) {
     const Index few = smallest / 4;  // a short step is seldom disturbed
     const LinkStep free = simulated_step(problem, few, 0);
@@ -123,26 +118,18 @@ inline void show_simulated_link(Lesson& lesson, const Communicator& comm, Random
     lesson.say(format("  F = %.3g FLOP/s a thread; the link gets beta = %.3g bytes/s, so that c* = %d tokens",
                       rates.flops_per_second, rates.bytes_per_second, static_cast<int>(smallest)));
     Table table({"c / c*", "c", "hop", "compute of a step", "exposed", "share of the step", "model"});
-    for (const double ratio : ratios) {
+    for (const double ratio : {0.25, 0.5, 1.0, 2.0}) {  // c / c*
       const auto tokens = static_cast<Index>(ratio * smallest);
       const LinkStep step = simulated_step(problem, tokens, rates.bytes_per_second);
-      hop.push_back(static_cast<double>(parcel_bytes(problem, tokens)) / rates.bytes_per_second);
-      table.row({format("%g", ratio), format("%d", static_cast<int>(tokens)), human_seconds(hop.back()),
+      const double hop = static_cast<double>(parcel_bytes(problem, tokens)) / rates.bytes_per_second;
+      table.row({format("%g", ratio), format("%d", static_cast<int>(tokens)), human_seconds(hop),
                  human_seconds(step.compute), human_seconds(step.exposed),
                  format("%.1f %%", 100 * step.share()), format("%.0f %%", 100 * std::max(1 - ratio, 0.0))});
-      compute.push_back(step.compute);
-      exposed.push_back(step.exposed);
-      share.push_back(step.share());
     }
-    lesson.print(table);
+    lesson.print("link", table);
     lesson.say(format("  The fastest of %d runs, mean of both ranks.", link_repetitions));
   }
   wait_asleep(comm);
-  lesson.record("wire_shard_over_smallest", ratios);
-  lesson.record("wire_hop_seconds", hop);
-  lesson.record("wire_compute_seconds", compute);
-  lesson.record("wire_exposed_seconds", exposed);
-  lesson.record("wire_exposed_share", share);
 }
 
 }  // namespace ring_attention

@@ -52,31 +52,21 @@ Gradients<float> library_backward(const RankShare& part) {
 
 void show_cost(Lesson& lesson, const RankShare& part, const Result& got) {
   const auto& [kv, gradients] = got.cost;
-  const auto number = [](Index n) { return static_cast<long long>(n); };
   lesson.heading("The cost");
-  lesson.check("hops are N - 1 of K,V and N of dK,dV (0 when N = 1), and bytes as derived",
-               cost_is_right(part, got.cost),
-               format("%lld and %lld hops; %lld and %lld bytes from rank %d", number(kv.hops),
-                      number(gradients.hops), number(kv.bytes), number(gradients.bytes), part.comm.rank()));
+  lesson.check(
+      "hops are N - 1 of K,V and N of dK,dV (0 when N = 1), bytes as derived", cost_is_right(part, got.cost),
+      format("%lld and %lld hops", static_cast<long long>(kv.hops), static_cast<long long>(gradients.hops)));
   const Shape shard = part.problem.kv.with_seq(part.placement.max_tokens());
   const Index shards = part.comm.size() > 1 ? 4 + 6 : 2 + 4;
   lesson.check("buffers take four KV shards and six of gradients (2 and 4 when N = 1)",
                got.parcel_bytes == shards * shard.size() * static_cast<Index>(sizeof(float)),
                human_bytes(got.parcel_bytes));
-  const Index kv_sent = sum_over_ranks(part.comm, kv.bytes);
-  const Index gradients_sent = sum_over_ranks(part.comm, gradients.bytes);
-  const double kv_exposed = max_over_ranks(part.comm, kv.exposed_seconds);
-  const double gradients_exposed = max_over_ranks(part.comm, gradients.exposed_seconds);
-  const double seconds = max_over_ranks(part.comm, got.seconds);
-  lesson.say(format(
-      "  sent by all ranks: %s of K,V, %s of dK,dV;\n  exposed %s and %s of %s in all (slowest rank)",
-      human_bytes(kv_sent).c_str(), human_bytes(gradients_sent).c_str(), human_seconds(kv_exposed).c_str(),
-      human_seconds(gradients_exposed).c_str(), human_seconds(seconds).c_str()));
-  lesson.record("hops", std::vector<Index>{kv.hops, gradients.hops});
-  lesson.record("bytes_sent", std::vector<Index>{kv_sent, gradients_sent});
-  lesson.record("exposed_seconds", std::vector<double>{kv_exposed, gradients_exposed});
-  lesson.record("parcel_bytes", got.parcel_bytes);
-  lesson.record("total_seconds", seconds);
+  Table table({"messages of", "hops", "sent by all ranks", "exposed, slowest rank"});
+  for (const auto& [name, traffic] : {std::pair("K,V", &kv), std::pair("dK,dV", &gradients)})
+    table.row({name, std::to_string(traffic->hops), human_bytes(sum_over_ranks(part.comm, traffic->bytes)),
+               human_seconds(max_over_ranks(part.comm, traffic->exposed_seconds))});
+  lesson.print("cost", table);
+  lesson.say("  The whole loop: " + human_seconds(max_over_ranks(part.comm, got.seconds)));
 }
 
 int ring_backward_lesson(int argc, char** argv, const Communicator& comm) {
@@ -112,8 +102,7 @@ int ring_backward_lesson(int argc, char** argv, const Communicator& comm) {
                    {"dv", got.gradients.v}});
   show_cost(lesson, part, got);
   return lesson.finish(counted(comm.size(), "rank") + ", " + counted(problem.kv.seq, "token") +
-                       ": dK,dV are back at their owner after " +
-                       counted(part.ring().gradient_hops(), "hop") + ", exact");
+                       ": exact dK,dV after " + counted(part.ring().gradient_hops(), "hop"));
 }
 
 int main(int argc, char** argv) {

@@ -44,10 +44,9 @@ inline void show_balanced(Lesson& lesson) {
   constexpr int ranks = 8;
   Table table({"mask", "contiguous", "striped", "zigzag", "balanced", "K,V hops", "ranges"});
   bool near_the_bound = true, near_the_best = true;
-  std::vector<std::vector<double>> finishes;
   const auto add_row = [&](const char* name, Index tokens, const Mask& mask) {
     std::vector<std::string> cells{name};
-    std::vector<double>& finish = finishes.emplace_back();
+    std::vector<double> finish;
     const auto add = [&](const Placement& placement) {
       const Balance balance = balance_of(placement, mask);
       finish.push_back(balance.relative(balance.finish));
@@ -67,8 +66,7 @@ inline void show_balanced(Lesson& lesson) {
   Mask prefix = Mask::causal();
   prefix.sets = std::make_shared<const MaskSets>(MaskSets::Sets{.blocks = {{0, 4096}}});
   add_row("half a prefix", 8192, prefix);
-  lesson.print(table);
-  lesson.record("balanced_finish", finishes);
+  lesson.print("balanced", table);
   lesson.check("balanced finishes within 8 % of what no deal of chunks can beat", near_the_bound);
   lesson.check("and within 3 % of the best of the other placements", near_the_best);
 }

@@ -29,7 +29,7 @@ inline double ideal(const Work& work) {
 }
 
 /// A row a rank; below them the slowest rank of each step, whose sum is the critical path.
-inline void print_work(Lesson& lesson, const Work& work) {
+inline void print_work(Lesson& lesson, PlacementKind kind, const Work& work) {
   std::vector<std::string> heading{"rank"};
   for (std::size_t step = 0; step < work.size(); ++step) heading.push_back("step " + std::to_string(step));
   heading.emplace_back("sum");
@@ -45,7 +45,7 @@ inline void print_work(Lesson& lesson, const Work& work) {
     cells.push_back(std::to_string(std::accumulate(rows[rank].begin(), rows[rank].end(), Index{0})));
     table.row(cells);
   }
-  lesson.print(table);
+  lesson.print("work_" + name(kind), table);
 }
 
 /// An engine of a device, for a loop that lets it begin.

@@ -117,36 +117,27 @@ inline double model(const Sharing& way, const LayerHeads& heads, double step_sec
 
 /// Rank 0 alone; the others sleep.
 inline void show_simulated_link(Lesson& lesson, const Communicator& comm) {
-  std::vector<std::vector<double>> exposed, models, total;
   if (comm.rank() == 0) {
     Table table({"heads", "hop of the ring", "its step", "", "exposed", "model", "whole forward"});
     using Case = std::pair<LayerHeads, double>;
     for (const auto& [heads, step] : {Case{{32, 32}, 4e-3}, Case{{32, 32}, 16e-3}, Case{{32, 8}, 4e-3}}) {
       const double hop = unit_seconds * 2 * static_cast<double>(heads.kv);
-      exposed.emplace_back();
-      models.emplace_back();
-      total.emplace_back();
+      bool first = true;
       for (const Sharing way : {Sharing{1}, Sharing{4}, Sharing{8}, Sharing{0}}) {
         const WayTiming timing = simulated(way, heads, step);
-        exposed.back().push_back(timing.exposed);
-        models.back().push_back(model(way, heads, step));
-        total.back().push_back(timing.total);
-        const bool first = exposed.back().size() == 1;
         table.row({first ? format("%d of %d", static_cast<int>(heads.query), static_cast<int>(heads.kv)) : "",
                    first ? human_seconds(hop) : "", first ? human_seconds(step) : "", way.name(link_ranks),
-                   human_seconds(timing.exposed), human_seconds(models.back().back()),
+                   human_seconds(timing.exposed), human_seconds(model(way, heads, step)),
                    human_seconds(timing.total)});
+        first = false;
       }
     }
-    lesson.print(table);
+    lesson.print("link", table);
     lesson.say(
         format("  %d ranks as threads, compute that sleeps; the fastest of %d runs, mean of the ranks.",
                link_ranks, link_repetitions));
   }
   wait_asleep(comm);
-  lesson.record("link_exposed_seconds", exposed);
-  lesson.record("link_model_seconds", models);
-  lesson.record("link_total_seconds", total);
 }
 
 // ---- between the ranks of this job ------------------------------------------------------------------------
@@ -177,18 +168,12 @@ inline void show_this_job(Lesson& lesson, const Communicator& comm, const Random
       total[way].push_back(timing.total);
     }
   Table table({"this job", "exposed", "whole forward"});
-  std::vector<double> median_exposed, median_total;
-  for (std::size_t way = 0; way < ways.size(); ++way) {
-    median_exposed.push_back(median(exposed[way]));
-    median_total.push_back(median(total[way]));
-    table.row({ways[way].name(comm.size()), human_seconds(median_exposed.back()),
-               human_seconds(median_total.back())});
-  }
-  lesson.print(table);
+  for (std::size_t way = 0; way < ways.size(); ++way)
+    table.row({ways[way].name(comm.size()), human_seconds(median(exposed[way])),
+               human_seconds(median(total[way]))});
+  lesson.print("job", table);
   lesson.say(format("  Medians of %d runs in turn, slowest rank.", repetitions));
   lesson.say_if_cores_are_shared("waiting for a core counts as exposed, too.");
-  lesson.record("job_exposed_seconds", median_exposed);
-  lesson.record("job_total_seconds", median_total);
 }
 
 }  // namespace ring_attention::lesson_10

@@ -142,7 +142,7 @@ inline constexpr std::array layers{Layer{"32 of 32", {32, 32}, 8}, Layer{"32 of 
 
 /// 32 full heads, and 128 heads with 8 KV heads, on 8 ranks: a ring and Ulysses.
 inline void show_failure(Lesson& lesson) {
-  std::vector<std::vector<Index>> figures;
+  std::vector<std::pair<Index, Index>> sent;
   Table table({"8 ranks, sent by each", "ring", "Ulysses", ""});
   for (const auto& [name, heads] :
        {std::pair<const char*, LayerHeads>{"32 heads", {32, 32}}, {"128 heads, 8 KV heads", {128, 8}}}) {
@@ -150,25 +150,20 @@ inline void show_failure(Lesson& lesson) {
                 ulysses = counted_volumes(heads, 8, 8)[0].total();
     table.row({name, std::to_string(ring), std::to_string(ulysses),
                ring > ulysses ? "the ring sends more" : "Ulysses sends more"});
-    figures.push_back({ring, ulysses});
+    sent.emplace_back(ring, ulysses);
   }
-  lesson.print(table);
+  lesson.print("failure", table);
   lesson.say("  In units of B c D elements: one number a token of the rank and a dimension of a head.");
   lesson.check("a ring sends 448 where Ulysses sends 112, and 112 where Ulysses sends 238",
-               figures == std::vector<std::vector<Index>>{{448, 112}, {112, 238}});
-  lesson.record("failure", figures);
+               sent == std::vector<std::pair<Index, Index>>{{448, 112}, {112, 238}});
 }
 
 /// The table of volumes, counted.
 inline void show_volumes(Lesson& lesson) {
   Table table({"Hq of Hkv", "ranks", "U = 1", "2", "4", "8", "16", "32", "64", "all-gather"});
-  std::vector<std::vector<Index>> all_to_all, ring;
-  std::vector<Index> gathered;
   bool forward = true, backward = true, all = true;
   for (const Layer& layer : layers) {
     std::vector<std::string> cells{layer.name, std::to_string(layer.ranks)};
-    all_to_all.emplace_back();
-    ring.emplace_back();
     for (int ulysses = 1; ulysses <= 64; ulysses *= 2) {
       if (ulysses > layer.ranks || !can_share_heads(layer.heads.query, layer.heads.kv, ulysses)) {
         cells.emplace_back("");
@@ -178,23 +173,18 @@ inline void show_volumes(Lesson& lesson) {
       forward = forward && counted[0] == forward_formula(layer.heads, layer.ranks, ulysses);
       backward = backward && counted[1] == backward_formula(layer.heads, layer.ranks, ulysses);
       cells.push_back(counted[0].text());
-      all_to_all.back().push_back(counted[0].all_to_all);
-      ring.back().push_back(counted[0].ring);
     }
-    gathered.push_back(counted_all_gather(layer.heads, layer.ranks));
-    all = all && gathered.back() == 2 * layer.heads.kv * (layer.ranks - 1);
-    cells.push_back(std::to_string(gathered.back()));
+    const Index gathered = counted_all_gather(layer.heads, layer.ranks);
+    all = all && gathered == 2 * layer.heads.kv * (layer.ranks - 1);
+    cells.push_back(std::to_string(gathered));
     table.row(cells);
   }
-  lesson.print(table);
+  lesson.print("volumes", table);
   lesson.say(
       "  all-to-all + ring; U ranks share heads, the others are rings. Counted by links of the library.");
   lesson.check("forward: (U - 1) / U (2 Hq + 2 max(Hkv, U)) + (R - 1) 2 max(Hkv, U)", forward);
   lesson.check("backward: the same, and R hops of dK,dV", backward);
   lesson.check("all-gather: (N - 1) 2 Hkv, as the ring", all);
-  lesson.record("volume_all_to_all", all_to_all);
-  lesson.record("volume_ring", ring);
-  lesson.record("volume_all_gather", gathered);
 }
 
 /// What the library says where heads cannot be shared.

@@ -41,8 +41,6 @@ inline void show_roofline(Lesson& lesson, Index dim) {
   lesson.say("  per score: " + std::to_string(4 * dim) +
              " operations on tensor cores, 1 exponential; per key and value: " + std::to_string(4 * dim) +
              " bytes in bf16");
-  lesson.record("operations_a_score", Index{4 * dim});
-  lesson.record("tensor_tflops", chip.tensor_flops / 1e12);
   if (!(chip.tensor_flops > 0)) {
     lesson.say("  the rates of this GPU are not known to the program");
     return;
@@ -52,7 +50,7 @@ inline void show_roofline(Lesson& lesson, Index dim) {
   table.row({"tensor cores, 16-bit types", format("%.0f", chip.tensor_flops / 1e12)});
   table.row({"exponentials, one per score", format("%.0f", exp_flops / 1e12)});
   table.row({"fp32 multiply-adds", format("%.0f", chip.fp32_flops / 1e12)});
-  lesson.print(table);
+  lesson.print("limits", table);
   lesson.say(format("  %d multiprocessors at %.2f GHz; in sequence the first two allow %.0f TFLOP/s",
                     chip.count, chip.hertz / 1e9, 1e-12 / (1 / chip.tensor_flops + 1 / exp_flops)));
 }

@@ -65,8 +65,7 @@ inline void show_failure(Lesson& lesson, const Communicator& comm) {
     }
     table.row({here[i].name, human_error(row[0]), human_error(row[1]), human_error(row[2])});
   }
-  lesson.print(table);
-  lesson.record("place_errors", errors);
+  lesson.print("local_indices", table);
   lesson.check("on one rank each of them is right",
                std::ranges::all_of(errors, [](const auto& row) { return row[0] < 1e-13; }));
   if (comm.size() > 1)

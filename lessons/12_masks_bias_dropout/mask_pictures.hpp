@@ -57,8 +57,7 @@ inline std::vector<NamedMask> named_masks() {
          const auto global = [](Index x) { return x == 0 || x == 6 || x == 7; };
          return std::abs(i - j) <= 1 || global(i) || global(j);
        }},
-      {"intervals", with_rows(dilated, 4),
-       [](Index i, Index j) { return j <= i && (i - j) % 3 == 0; }},
+      {"intervals", with_rows(dilated, 4), [](Index i, Index j) { return j <= i && (i - j) % 3 == 0; }},
   };
 }
 

@@ -206,8 +206,6 @@ inline void show_mistakes(Lesson& lesson, const Communicator& comm) {
   bool right = tests.oracle_agrees(tests.compared(Lesson::no_mistake)), all_pass = true, all_rejected = true;
   for (const auto& [test, name] : weak_tests) right = right && tests.passes(test, Lesson::no_mistake);
   Table table({"mistake", "a test that passes for it", "", "the reference: off by"});
-  std::vector<double> errors;
-  std::vector<Index> passed;
   for (const Wrong& wrong : every_mistake) {
     const auto* weak =
         &*std::ranges::find(weak_tests, wrong.passes, &std::pair<WeakTest, const char*>::first);
@@ -215,15 +213,11 @@ inline void show_mistakes(Lesson& lesson, const Communicator& comm) {
     const Comparisons compared = tests.compared(wrong.mistake);
     const auto [name, error] = tests.worst(compared);
     table.row({wrong.name, weak->second, passes ? "passes" : "caught", name + " " + human_error(error)});
-    errors.push_back(error);
-    passed.push_back(passes ? 1 : 0);
     if (comm.size() == 1 && wrong.needs_ranks) continue;
     all_pass = all_pass && passes;
     all_rejected = all_rejected && !tests.oracle_agrees(compared);
   }
-  lesson.print(table);
-  lesson.record("mistake_errors", errors);
-  lesson.record("mistake_passes", passed);
+  lesson.print("mistakes", table);
   lesson.check("without a mistake all these tests pass, and the dense reference agrees", right);
   lesson.check("each test passes for its mistake", all_pass);
   lesson.check("the dense reference rejects every mistake that this number of ranks can show", all_rejected);

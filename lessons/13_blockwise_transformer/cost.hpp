@@ -54,7 +54,6 @@ inline void show_cost(Lesson& lesson, const Communicator& comm, const Trainee& t
                       const Curriculum& stages, const Curves& curves) {
   const ProductRates rates = product_rates(comm);
   Table table({"stage", "sequences", "a step", "tokens/s", "GFLOP/s", "utilisation"});
-  std::vector<std::vector<double>> rows;
   std::size_t step = 0;
   for (const Stage& stage : stages) {
     const auto begin = curves.seconds.begin() + static_cast<std::ptrdiff_t>(step);
@@ -62,17 +61,14 @@ inline void show_cost(Lesson& lesson, const Communicator& comm, const Trainee& t
     step += static_cast<std::size_t>(stage.steps);
     const double tokens = static_cast<double>(stage.seq * stage.batch) / seconds,
                  flops = step_flops(trainee.shape(), stage) / seconds;
-    rows.push_back({static_cast<double>(stage.seq), tokens, flops, flops / rates.best()});
     table.row({format("S = %d", static_cast<int>(stage.seq)), std::to_string(stage.batch),
                human_seconds(seconds), format("%.0f", tokens), format("%.1f", flops * 1e-9),
                format("%.0f %%", 100 * flops / rates.best())});
   }
-  lesson.print(table);
+  lesson.print("throughput", table);
   lesson.say(format(
       "  Products on %s at once: %.1f GFLOP/s of matrices, %.1f in attention. The share is of the larger.",
       counted(comm.size(), "rank").c_str(), rates.matrices * 1e-9, rates.attention * 1e-9));
-  lesson.record("throughput", rows);
-  lesson.record("product_rates", std::vector<double>{rates.matrices, rates.attention});
 }
 
 }  // namespace ring_attention::lesson_13

@@ -46,19 +46,16 @@ inline double closed_form(double in_sight) {
 inline void show_failure(Lesson& lesson, Trainee& trainee, const std::vector<Index>& lengths, Index labels) {
   Table table({"S", "the model sees", "lines in sight", "counted", "closed form", "accuracy"});
   double largest = 0;
-  std::vector<std::vector<double>> rows;
   for (const Index seq : lengths)
     for (const Sight& sight : sights(seq)) {
       const double counted = Trainee::share_in_sight(seq, labels, sight.mask),
                    got = trainee.accuracy(seq, labels, sight.mask), want = closed_form(counted);
       const double error = std::abs(got - want);
       largest = error <= largest ? largest : error;
-      rows.push_back({static_cast<double>(seq), sight.expected, counted, want, got});
       table.row({std::to_string(seq), sight.name, format("%.4f", sight.expected), format("%.4f", counted),
                  format("%.4f", want), format("%.4f", got)});
     }
-  lesson.print(table);
-  lesson.record("sights", rows);
+  lesson.print("sights", table);
   lesson.check("accuracy is p + (1 - p) / 64 of the share p in sight, within 0.015", largest <= 0.015,
                format("off by %.4f", largest));
 }
@@ -90,8 +87,7 @@ inline std::vector<std::vector<double>> show_contexts(Lesson& lesson, Trainee& t
       right = right && error <= 0.015;
     }
   }
-  lesson.print(table);
-  lesson.record("contexts", rows);
+  lesson.print("contexts", table);
   lesson.check("the shard and the window answer as their closed forms say, within 0.015", right,
                format("off by %.4f", largest));
   return rows;
@@ -116,8 +112,7 @@ inline void show_blind_spots(Lesson& lesson, const Communicator& comm, Trainee& 
   add("right", {});
   add("the token before, inside a shard", inside);
   if (trainee.shape().rotary > 0) add("rotary positions of the shard", local);
-  lesson.print(table);
-  lesson.record("blind_spots", rows);
+  lesson.print("blind_spots", table);
   bool even = true;  // no shard cuts a line
   const Placement contiguous(PlacementKind::contiguous, seq, comm.size());
   for (int rank = 0; rank < comm.size(); ++rank) even = even && contiguous.tokens(rank) % 2 == 0;

@@ -36,10 +36,7 @@ void show_curves(Lesson& lesson, const Curves& curves) {
     table.row({format("%d to %d", static_cast<int>(begin), static_cast<int>(begin + some - 1)),
                std::to_string(curves.lengths[begin]), format("%.4f", loss), format("%.4f", accuracy)});
   }
-  lesson.print(table);
-  lesson.record("step_lengths", curves.lengths);
-  lesson.record("loss", curves.loss);
-  lesson.record("accuracy", curves.accuracy);
+  lesson.print("training", table);
 }
 
 // The training, and the failure that it needs: what cannot be seen cannot be answered.
@@ -79,8 +76,8 @@ std::string show_training(Lesson& lesson, const Communicator& comm, const Flags&
   lesson.heading("The cost: throughput of the training");
   show_cost(lesson, comm, trainee, flags.stages(), curves);
   const Index longest = asked.back();
-  return format("S = %d: %.3f of the questions with the ring, %.3f without it on 4 ranks",
-                static_cast<int>(longest), accuracy_at(longest), answered(longest, 2));
+  return format("S = %d: %.3f, alone %.3f", static_cast<int>(longest), accuracy_at(longest),
+                answered(longest, 2));
 }
 
 int transformer_lesson(int argc, char** argv, const Communicator& comm) {

@@ -71,8 +71,7 @@ inline bool check_meshes(Lesson& lesson, const Communicator& comm, Setup setup, 
     comparison.ok = same_numbers(got, want);
     comparison.max_error = comparison.relative_error = Distance(got, want).largest();
     comparison.reason = "not the numbers of one process";
-    lesson.check(to_string(mesh) + ", " + name(setup.kind) + ": loss, gradients, weights after two steps",
-                 comparison);
+    lesson.check(to_string(mesh) + ", " + name(setup.kind) + ": two training steps", comparison);
     all = all && comparison.ok;
   }
   return all_of_ranks(comm, all);

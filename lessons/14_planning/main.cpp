@@ -1,10 +1,10 @@
-// Lesson 14: planning. The idea is in recurrence.hpp; this program shows what a model with a barrier gets wrong, holds
-// the planner against the paper's tables and published measurements, and shows where long contexts go.
+// Lesson 14: planning. The idea is in recurrence.hpp; this program shows what a model with a barrier gets wrong, and
+// holds the planner against the paper's tables and published measurements.
 #include LESSON_IDEA
 
-#include "contexts.hpp"
+#include "hiding.hpp"
 #include "noise.hpp"
-#include "rings.hpp"
+#include "plan/ring_recurrence.hpp"
 #include "tables.hpp"
 
 using namespace ring_attention;
@@ -38,16 +38,6 @@ void show_agreement(Lesson& lesson, const std::string& mutant) {
                std::abs(lesson::barrier_seconds(8, always(1), always(1.5)) - 11.5) <= 1e-12);
 }
 
-void show_cost(Lesson& lesson) {
-  const auto begin = std::chrono::steady_clock::now();
-  (void)plan::ring_seconds(
-      10000, 10000, 9999, [](int r, int t) { return t <= r ? 1.0 : 0.9; }, [](int, int) { return 0.3; });
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  lesson.say(format("  10000 ranks, 10^8 steps of a rank: %s, in memory of three arrays of 10000 numbers",
-                    human_seconds(seconds).c_str()));
-  lesson.record("ten_thousand_ranks_seconds", seconds);
-}
-
 int planning_lesson(int argc, char** argv) {
   Lesson lesson(
       "14", "planning",
@@ -65,32 +55,19 @@ int planning_lesson(int argc, char** argv) {
   show_known(lesson, mutant);
   show_agreement(lesson, mutant);
 
-  if (mutant == "none") {  // no mistake concerns them, and they take a second
-    lesson.heading("Real rings beside the recurrence");
-    show_real_rings(lesson);
-    lesson.heading("The cost: this run");
-    show_cost(lesson);
-  }
-
   lesson.heading("The paper's tables");
-  show_table_1(lesson);
-  show_table_2(lesson);
+  check_table_2(lesson);
   show_table_3(lesson, mutant);
   show_figure_5(lesson);
 
   lesson.heading("Published measurements beside predictions");
   show_validation(lesson);
 
-  lesson.heading("Where long contexts go: training Llama 3 8B on H100, one sequence");
-  show_contexts(lesson);
-
   lesson.heading("When a ring stops hiding");
   show_hiding(lesson);
   show_shared_links(lesson, mutant);
 
-  return lesson.finish(
-      format("64 ranks, noise 0.2: %.2f with a barrier, %.2f in a ring; the paper's tables, and %d others",
-             barrier, ring, static_cast<int>(plan::every_prediction().size())));
+  return lesson.finish(format("64 ranks, noise 0.2: barrier %.2f, ring %.2f", barrier, ring));
 }
 
 }  // namespace

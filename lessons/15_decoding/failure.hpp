@@ -47,15 +47,11 @@ inline Index state_bytes(const Communicator& comm, Index tokens) {
 
 inline void show_failure(Lesson& lesson, const Communicator& comm) {
   Table table({"bytes a layer, token and rank", "K,V on a ring", "state of the query"});
-  std::vector<std::vector<double>> figures;
   const auto decimal = [](double bytes) {
     return bytes >= 1e9 ? format("%.3g GB", bytes * 1e-9) : format("%.3g kB", bytes * 1e-3);
   };
-  for (const Model& model : models) {
-    figures.push_back({model.ring_bytes(), model.state_bytes()});
+  for (const Model& model : models)
     table.row({model.name, decimal(model.ring_bytes()), decimal(model.state_bytes())});
-  }
-  lesson.record("model_bytes", figures);
   const std::vector<Index> lengths{64, 256, 1024};
   std::vector<Index> ring, state;
   for (const Index tokens : lengths) {
@@ -64,10 +60,7 @@ inline void show_failure(Lesson& lesson, const Communicator& comm) {
     table.row({"counted here: " + std::to_string(tokens) + " tokens, " + counted(comm.size(), "rank"),
                human_bytes(ring.back()), human_bytes(state.back())});
   }
-  lesson.print(table);
-  lesson.record("lengths", lengths);
-  lesson.record("ring_bytes", ring);
-  lesson.record("state_bytes", state);
+  lesson.print("bytes", table);
   const Model& seven = models[1];
   const double hop = seven.ring_bytes() / static_cast<double>(seven.ranks - 1);
   lesson.say(

@@ -15,20 +15,14 @@ namespace {
 // Which rank keeps which token: a prompt of 10 in zigzag placement, then 10 more.
 void show_cache(Lesson& lesson, const Communicator& comm) {
   const Placement prompt(PlacementKind::zigzag, 10, comm.size());
-  std::vector<std::vector<Index>> held;
   for (int rank = 0; rank < comm.size(); ++rank) {
-    auto& own = held.emplace_back(positions(prompt.ranges(rank)));
     std::string line = "  rank " + std::to_string(rank) + "  prompt";
-    for (const Index position : own) line += " " + std::to_string(position);
+    for (const Index position : positions(prompt.ranges(rank))) line += " " + std::to_string(position);
     line += ", then";
     for (Index position = 10; position < 20; ++position)
-      if (lesson::keeper(position, comm.size()) == rank) {
-        own.push_back(position);
-        line += " " + std::to_string(position);
-      }
+      if (lesson::keeper(position, comm.size()) == rank) line += " " + std::to_string(position);
     lesson.say(line);
   }
-  lesson.record("held", held);
 }
 
 // The same tokens with the library: its cache, its engine for a piece of keys, its merge.
@@ -101,7 +95,6 @@ void show_appendix(Lesson& lesson) {
   lesson.say(
       "  32 KV heads over 32 devices are 1 head each.\n"
       "  Cutting the sequence gains N / Hkv more: 1 here, 4 with 8 KV heads");
-  lesson.record("appendix_c", std::vector<double>{ratio, hides});
   lesson.check("a query's attention hides no hop on these devices", ratio < 1 && hides < 100);
 }
 
@@ -125,8 +118,8 @@ int decoding_lesson(int argc, char** argv, const Communicator& comm) {
   show_cache(lesson, comm);
   lesson.heading("The agreement: tokens one by one, and one causal forward");
   check_agreement(lesson, comm, {problem.q, problem.kv, problem.q.seq / 2, lesson.seed()}, mistake);
-  const std::string showed = counted(comm.size(), "rank") + ", " + counted(problem.kv.seq, "token") +
-                             ": each new token is a row of one causal forward, and no key moves";
+  const std::string showed =
+      counted(comm.size(), "rank") + ", " + counted(problem.kv.seq, "token") + ": rows of one causal forward";
   if (mistake != Lesson::no_mistake) return lesson.finish(showed);  // the rest shows all mistakes
   if (comm.size() > 1) {
     lesson.heading("Mistakes, and tests that pass for them");

@@ -47,7 +47,6 @@ inline Seconds time_of(const RandomProblem& problem, Index tile_size) {
 inline void show_time(Lesson& lesson, Index seq) {
   const RandomProblem problem{{1, 1, seq, 64}, {1, 1, seq, 64}, {default_scale(64), {}}, lesson.seed()};
   Table table({"tile", "forward, time / usual", "backward, time / usual"});
-  std::vector<std::vector<double>> figures;
   for (const Index size : {128, 256, 512}) {
     std::vector<double> forward, backward;
     for (int pair = 0; pair < 5; ++pair) {
@@ -55,12 +54,10 @@ inline void show_time(Lesson& lesson, Index seq) {
       forward.push_back(exact.forward / usual.forward);
       backward.push_back(exact.backward / usual.backward);
     }
-    figures.push_back({static_cast<double>(size), median(forward), median(backward)});
     table.row({std::to_string(size), format("%.2f", median(forward)), format("%.2f", median(backward))});
   }
   lesson.say(format("  %d tokens, D = 64, one head, one thread, medians of 5 pairs", static_cast<int>(seq)));
-  lesson.print(table);
-  lesson.record("time_ratios", figures);
+  lesson.print("times", table);
 }
 
 inline void show_cost(Lesson& lesson, Index seq) {
@@ -78,13 +75,10 @@ inline void show_cost(Lesson& lesson, Index seq) {
   const Index state = 4 * (ExactFormat{64}.words() + ExactFormat{1}.words()),
               usual_state = Index{4} * (64 + 2);
   line("the state of a query", usual_state, state);
-  lesson.print(table);
+  lesson.print("cost", table);
   lesson.check("K,V travel as ever", exact.kv_bytes == usual.kv_bytes);
   lesson.check("a row of dK or dV travels as 2 D + 2 words, not D",
                exact.gradient_bytes * 64 == usual.gradient_bytes * (2 * 64 + 2));
-  lesson.record("state_bytes", std::vector<Index>{usual_state, state});
-  lesson.record("ring_bytes", std::vector<Index>{usual.kv_bytes, usual.gradient_bytes, exact.kv_bytes,
-                                                 exact.gradient_bytes});
   if (lesson.measures(seq)) show_time(lesson, seq);
 }
 

@@ -45,7 +45,7 @@ inline void show_decimal(Lesson& lesson) {
   for (const auto& terms : orders)
     table.row({format("%.0f %.0f %.0f", terms[0], terms[1], terms[2]),
                format("%.0f", with_moving_unit(terms)), with_digits(terms)});
-  lesson.print(table);
+  lesson.print("decimal", table);
   lesson.check("the integer depends on the order, the digits do not",
                with_moving_unit(orders[0]) != with_moving_unit(orders[1]) &&
                    with_digits(orders[0]) == with_digits(orders[1]));

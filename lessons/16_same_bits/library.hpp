@@ -85,7 +85,7 @@ inline std::vector<std::vector<Index>> show_ranks(Lesson& lesson, const RandomPr
     for (std::size_t i = 1; i < counts.size(); ++i) cells.push_back(std::to_string(counts[i]));
     table.row(cells);
   }
-  lesson.print(table);
+  lesson.print(same_bits == 0 ? "usual" : "exact", table);
   return figures;
 }
 

@@ -15,11 +15,10 @@ inline bool emulated() {
   return cuda::why_no_device().empty() && cuda::name_of(cuda::current_device()) == "the emulator";
 }
 
-/// Says which GPU it is, and records the figure `device`.
-inline void describe_device(Lesson& lesson) {
+/// Says which GPU it is.
+inline void describe_device(const Lesson& lesson) {
   const std::string name = cuda::name_of(cuda::current_device());
   lesson.say("On " + name + (emulated() ? ": correctness only." : "."));
-  lesson.record("device", name);
 }
 
 }  // namespace ring_attention::gpu

@@ -1,5 +1,5 @@
 /// \file
-/// `Lesson`: what every lesson's program does around its one idea: flags, text, figures, the verdict.
+/// `Lesson`: what every lesson's program does around its one idea: flags, text, tables, the verdict.
 #pragma once
 
 #include <algorithm>
@@ -8,7 +8,6 @@
 #include <string>
 #include <string_view>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "cli/command_line.hpp"
@@ -20,10 +19,6 @@
 #include "ring_attention/mpi/collectives.hpp"
 
 namespace ring_attention {
-
-/// What `--json` prints of a lesson: a number, a text, a row or rows of numbers.
-using Figure = std::variant<double, Index, std::string, std::vector<double>, std::vector<Index>,
-                            std::vector<std::vector<double>>, std::vector<std::vector<Index>>>;
 
 /// Rank 0 alone prints: plain text, or with `--json` one JSON object and nothing else.
 /// Flags that every lesson has: --help, --json, --seed, and --expect-ranks under MPI.
@@ -94,10 +89,9 @@ class Lesson {
   /// Under MPI. With more ranks than cores a rank also waits for a core: says how many there are of each, and `what`
   /// that changes.
   void say_if_cores_are_shared(const std::string& what) const;
-  void print(const Table& table) const;
-
-  /// A figure for `--json` (and for the notebooks).
-  void record(const std::string& name, const Figure& figure);
+  /// Prints a table. With `--json` it is one of the `figures` (which the notebooks draw): rows of texts, as they are
+  /// printed, the heading first.
+  void print(const std::string& name, const Table& table);
 
   /// States what must hold and whether it does; prints the line and remembers a failure. Under MPI
   /// collective: it holds when it holds on all ranks; a failing rank's detail is printed by that rank.

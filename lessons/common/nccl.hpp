@@ -77,13 +77,12 @@ class Gpus {
     ranks = own_->handle();
   }
 
-  // The GPU of rank 0, as a line of a lesson and for --json.
-  void describe(Lesson& lesson) const {
+  // The GPU of rank 0, as a line of a lesson.
+  void describe(const Lesson& lesson) const {
     lesson.say("  rank 0 on " + cuda::name_of(cuda::current_device()) +
                (emulated() ? ": correctness only"
                 : shared   ? ": ranks share a GPU: correctness only, times mean nothing"
                            : ""));
-    lesson.record("shared_gpu", Index{shared ? 1 : 0});
   }
 
   const bool shared;  // by ranks: times mean nothing

@@ -96,22 +96,13 @@ inline double flops_of_busiest(const RandomProblem& problem, const RingKind& kin
   return kind.flops / 4 * busiest(forward_flops(problem.q, problem.scoring.mask, placement, placement));
 }
 
-// The rows of one table, and all of them as numbers for --json.
-struct TimesTable {
-  Table text{
-      {"type", "placement", "c", "c / c*", "compute", "messages", "blocking", "overlapped", "exposed"}};
-  std::vector<std::vector<double>> numbers;  // bytes of an element, zigzag, c, and the four times
-  std::vector<double> flops, bytes, smallest;
-
-  void row(const char* type, double element, PlacementKind kind, Index c, double ratio, const Times& times) {
-    const double exposed = std::max(times.overlapped - times.compute, 0.0);
-    text.row({type, name(kind), std::to_string(c), format("%.2g", ratio), human_seconds(times.compute),
-              human_seconds(times.messages), human_seconds(times.blocking), human_seconds(times.overlapped),
-              format("%.1f %%", 100 * exposed / times.overlapped)});
-    numbers.push_back({element, kind == PlacementKind::zigzag ? 1.0 : 0.0, static_cast<double>(c),
-                       times.compute, times.messages, times.blocking, times.overlapped});
-  }
-};
+inline void add_row(Table& table, const char* type, PlacementKind kind, Index c, double ratio,
+                    const Times& times) {
+  const double exposed = std::max(times.overlapped - times.compute, 0.0);
+  table.row({type, name(kind), std::to_string(c), format("%.2g", ratio), human_seconds(times.compute),
+             human_seconds(times.messages), human_seconds(times.blocking), human_seconds(times.overlapped),
+             format("%.1f %%", 100 * exposed / times.overlapped)});
+}
 
 // True if every GPU has the memory for a run of this size, and it takes less than 3 s.
 inline bool fits(const RandomProblem& problem, Index tokens, const RingKind& kind, const Placement& placement,
@@ -124,7 +115,7 @@ inline bool fits(const RandomProblem& problem, Index tokens, const RingKind& kin
 // \param make  make(problem, placement, T{}) returns a run, as in measure(), with check(lesson) for a sample
 template <class T>
 void time_in(Lesson& lesson, const RingKind& kind, const Sizes& sizes, const Gpus& gpus,
-             const Communicator& comm, const auto& make, TimesTable& table) {
+             const Communicator& comm, const auto& make, Table& table) {
   const char* type = cuda::name_of(cuda::type_of<T>);
   const auto placed = [&](PlacementKind placement, Index c) {
     return Placement(placement, c * comm.size(), comm.size());
@@ -143,9 +134,6 @@ void time_in(Lesson& lesson, const RingKind& kind, const Sizes& sizes, const Gpu
   const double smallest = kind.smallest_shard(first, sizeof(T), rates);
   lesson.say(format("  %s: F = %.3g FLOP/s a rank, beta = %.3g bytes/s, c* = %.3g tokens a rank", type,
                     rates.flops_per_second, rates.bytes_per_second, smallest));
-  table.flops.push_back(rates.flops_per_second);
-  table.bytes.push_back(rates.bytes_per_second);
-  table.smallest.push_back(smallest);
 
   const double unit = gpus.shared ? static_cast<double>(sizes.tokens) : smallest;
   for (const PlacementKind placement : {PlacementKind::contiguous, PlacementKind::zigzag}) {
@@ -159,8 +147,8 @@ void time_in(Lesson& lesson, const RingKind& kind, const Sizes& sizes, const Gpu
         continue;
       }
       auto run = make(problem, placed(placement, c), T{});
-      table.row(type, sizeof(T), placement, c, static_cast<double>(c) / smallest,
-                measure(run, comm, gpus, sizes.repetitions));
+      add_row(table, type, placement, c, static_cast<double>(c) / smallest,
+              measure(run, comm, gpus, sizes.repetitions));
       longest = c;
     }
     if (longest > 0)
@@ -172,7 +160,6 @@ void time_in(Lesson& lesson, const RingKind& kind, const Sizes& sizes, const Gpu
 // The whole table.
 inline void show_times(Lesson& lesson, const RingKind& kind, const Flags& flags, const Gpus& gpus,
                        const Communicator& comm, const auto& make) {
-  TimesTable table;
   if (comm.size() == 1) {
     lesson.say("  One rank: no hop, nothing to hide.");
   } else if (flags.lengths == 0) {
@@ -183,15 +170,13 @@ inline void show_times(Lesson& lesson, const RingKind& kind, const Flags& flags,
                       static_cast<long long>(sizes.problem.heads),
                       static_cast<long long>(sizes.problem.kv_heads),
                       static_cast<long long>(sizes.problem.dim)));
+    Table table(
+        {"type", "placement", "c", "c / c*", "compute", "messages", "blocking", "overlapped", "exposed"});
     time_in<float>(lesson, kind, sizes, gpus, comm, make, table);
     time_in<Bf16>(lesson, kind, sizes, gpus, comm, make, table);
-    lesson.print(table.text);
+    lesson.print("times", table);
     lesson.say("  Zigzag computes half the pairs of a step: its hops hide from 2 c* on.");
   }
-  lesson.record("flops_per_second", table.flops);
-  lesson.record("bytes_per_second", table.bytes);
-  lesson.record("smallest_shard", table.smallest);
-  lesson.record("times", table.numbers);
 }
 
 // A few of a rank's queries, of the query heads that share one KV head, against the reference: what `run --check`

@@ -19,9 +19,11 @@ class Table {
 
   /// The whole table, each line indented by two spaces and ended by a newline.
   [[nodiscard]] std::string text() const;
+  /// The cells of each row, the heading first.
+  [[nodiscard]] const std::vector<std::vector<std::string>>& rows() const { return rows_; }
 
  private:
-  std::vector<std::vector<std::string>> rows_;  // the heading first
+  std::vector<std::vector<std::string>> rows_;
 };
 
 /// `512 B`, `1.5 KiB`, `64.0 MiB`.

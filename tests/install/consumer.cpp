@@ -14,6 +14,7 @@
 #include "ring_attention/parallel/balance/balanced.hpp"
 #include "ring_attention/parallel/function_device.hpp"
 #include "ring_attention/parallel/same_bits_processor.hpp"
+#include "ring_attention/partitions.hpp"
 #include "ring_attention/peer_ranks.hpp"
 #include "ring_attention/ring_attention.hpp"
 
@@ -166,6 +167,7 @@ bool features_agree(int rank, int ranks, const ra::Placement& placement) {
       float_agrees({mpi()}, rank, placement),
       float_agrees({ra::observed(mpi(), {&counter}), ra::observed(ra::cores(), {&counter})}, rank, placement),
       float_agrees({mpi(), ra::kernel<float>(one_by_one)}, rank, placement),
+      float_agrees({mpi(), ra::cores(), ra::all_gather()}, rank, placement),
       float_agrees({mpi()}, rank, ra::balanced(shape.seq, ranks, scoring.mask)),
       float_agrees({mpi(), ra::same_bits(8)}, rank,
                    ra::Placement(ra::PlacementKind::zigzag, ra::Tiling(8).cuts(shape.seq), ranks))};

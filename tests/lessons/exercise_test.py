@@ -78,7 +78,7 @@ WRONG = {
            ("std::plus<>()", "[](float, float part) { return part; }", "FAIL", "a step overwrites dK,dV"),
            ("    added.fill(0);\n", "", "FAIL", "the buffer of a step's dK,dV is not set to zero"),
            ("if (step < gradient_hops) start", "if (step + 1 < gradient_hops) start",
-            "(0 when N = 1), and bytes as derived: 3 and 3 hops")],
+            "(0 when N = 1), bytes as derived: 3 and 3 hops")],
     "09": [("2 * n - 1 - r", "n + r", "zigzag: critical path over ideal is 1.000: 1.436"),
            ("key <= query", "key < query", "zigzag: the pairs are S (S + 1) / 2 in all"),
            ("i = r; i < seq; i += n", "i = r; i < seq; ++i", "striped: the tokens of every rank are the library's"),
@@ -88,7 +88,7 @@ WRONG = {
     "10": [("held.push_back({heads[u], ", "held.push_back({heads[own], ",
             "U = 4, R = 1: all five agree with the dense reference in double: FAILED: shapes differ"),
            ("y, group.computed, group.held", "y, group.held, group.computed", "and the array does not have these"),
-           ("  link.all_to_all(pieces);\n", "", "FAIL  U = 2, R = 2: bytes are as derived: 0 and 0 by all-to-all"),
+           ("  link.all_to_all(pieces);\n", "", "FAIL  U = 2, R = 2: bytes as derived: 0 and 0 by all-to-all"),
            ("slices[u]});", "slices[own]});", "q and its ranges have different numbers of tokens"),
            ("sum += *next++", "sum = *next++", "FAIL", "dK,dV are of the last query head of a group only")],
     "11a": [("    o[0] *= keep;\n    o[1] *= keep;\n", "", "must follow when m grows"),
@@ -137,12 +137,12 @@ WRONG = {
            ("dense[pair.key]", "dense[pair.query]",
             "zigzag: lse agrees with the dense reference: FAILED: beyond the tolerance")],
     "13": [("dy + norm_gradient(kept.x", "norm_gradient(kept.x",
-            "tensor 1, ulysses 1, ring 1, data 4, zigzag: loss, gradients, weights after two steps"),
+            "tensor 1, ulysses 1, ring 1, data 4, zigzag: two training steps"),
            ("all_reduce(*place.kv_replicas, gradients.wv.elements());", "",
-            "tensor 4, ulysses 1, ring 1, data 1, zigzag: loss, gradients, weights after two steps: FAILED: not the numbers of "
+            "tensor 4, ulysses 1, ring 1, data 1, zigzag: two training steps: FAILED: not the numbers of "
             "one process; max 0.998"),
            ("summed(layer, p.backward(std::move(d), layer.w, gradients))", "p.backward(std::move(d), layer.w, gradients)",
-            "tensor 2, ulysses 1, ring 1, data 2, zigzag: loss, gradients, weights after two steps: FAILED: not the numbers of "
+            "tensor 2, ulysses 1, ring 1, data 2, zigzag: two training steps: FAILED: not the numbers of "
             "one process; max 0.769")],
     "14": [("std::max(begin[at(r)], begin[at(Ring{r, ranks}.prev())])", "begin[at(Ring{r, ranks}.prev())]",
             "under noise it is the library's, for 2 to 31 ranks: 8.3e-02"),

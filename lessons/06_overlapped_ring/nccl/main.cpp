@@ -106,9 +106,6 @@ int nccl_lesson(int argc, char** argv, const Communicator& comm) {
   const double exposed = max_over_ranks(comm, own_exposed);
   if (!gpu::emulated())
     lesson.say("  the compute stream waited " + human_seconds(exposed) + " (slowest rank)");
-  lesson.record("hops", hops);
-  lesson.record("bytes_sent", sum_over_ranks(comm, bytes));
-  lesson.record("exposed_seconds", exposed);
 
   lesson.heading("When a hop hides");
   gpu::show_times(lesson, {.flops = 4, .bytes_besides_elements = 0}, flags, gpus, comm,

@@ -11,7 +11,6 @@ using namespace ring_attention::lesson_07;
 /// What each plausible mistake does to each gradient: some checks cannot see it.
 void show_mistakes(Lesson& lesson, const Forward& f, const ReferenceGradients& want) {
   Table table({"mistake", "dQ off by", "dK off by", "dV off by"});
-  std::vector<std::vector<double>> rows;
   for (const auto& [name, mistakes] :
        {std::pair("none", Mistakes{}), std::pair("no scale in dK", Mistakes{.missing_scale = true}),
         std::pair("no delta", Mistakes{.no_delta = true}),
@@ -19,13 +18,12 @@ void show_mistakes(Lesson& lesson, const Forward& f, const ReferenceGradients& w
     const Gradients<float> got = by_hand(f, mistakes);
     const auto off = [&](const Tensor<float>& array, const Tensor<double>& wanted) {
       const Comparison off_by = compare(cuda::downloaded(array, f.stream), wanted, {});
-      return std::isfinite(off_by.got) ? off_by.relative_error : std::abs(off_by.got);  // NaN stays NaN
+      // NaN stays NaN
+      return human_error(std::isfinite(off_by.got) ? off_by.relative_error : std::abs(off_by.got));
     };
-    rows.push_back({off(got.q, want.q), off(got.k, want.k), off(got.v, want.v)});
-    table.row({name, human_error(rows.back()[0]), human_error(rows.back()[1]), human_error(rows.back()[2])});
+    table.row({name, off(got.q, want.q), off(got.k, want.k), off(got.v, want.v)});
   }
-  lesson.print(table);
-  lesson.record("mistakes", rows);
+  lesson.print("mistakes", table);
 }
 
 void check_agreement(Lesson& lesson, const std::string& whose, const Forward& f, const Gradients<float>& got,
@@ -48,10 +46,8 @@ void show_times(Lesson& lesson, const Forward& f) {
                    " heads, median of 5, this run",
                "time", "TFLOP/s"});
   const double operations = 5.0 * static_cast<double>(f.p.q.heads * f.p.q.seq * (f.p.q.seq + 1) * dim);
-  std::vector<double> seconds;
   const auto row = [&](const char* name, double time) {
     table.row({name, human_seconds(time), format("%.2f", operations / time / 1e12)});
-    seconds.push_back(time);
   };
   row("this lesson, dQ by atomics", cuda::time_on(f.stream, 5, [&] { by_hand(f, delta, d, {}); }));
   for (const char* kernel : {"tiled", "tiled-atomics"}) {
@@ -60,8 +56,7 @@ void show_times(Lesson& lesson, const Forward& f) {
     row(kernel,
         cuda::time_on(f.stream, 5, [&] { engine.accumulate({f.k, f.v, whole(f.p.q.seq)}, {d.k, d.v}); }));
   }
-  lesson.print(table);
-  lesson.record("seconds", seconds);
+  lesson.print("times", table);
 }
 
 int backward_cuda_lesson(int argc, char** argv) {

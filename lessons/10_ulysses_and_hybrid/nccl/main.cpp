@@ -116,9 +116,6 @@ int nccl_lesson(int argc, char** argv, const Communicator& comm) {
   const double exposed = max_over_ranks(comm, link.statistics().exposed_seconds);
   if (!gpu::emulated())
     lesson.say("  the all-to-alls took " + human_seconds(exposed) + " (slowest rank): all of it is exposed");
-  lesson.record("ulysses", Index{part.heads().size()});
-  lesson.record("bytes_sent", sum_over_ranks(comm, bytes));
-  lesson.record("exposed_seconds", exposed);
   return lesson.finish(counted(comm.size(), "rank") + format(": U = %d", part.heads().size()) +
                        ": tokens for heads and back, between GPUs");
 }

@@ -73,9 +73,9 @@ std::string why_text(const PlanReport& report) {
     const plan::RingStep step =
         plan::forward_step(report.work.one_pass(best.mesh), best.mesh, report.machine);
     const double shard = report.work.context / best.mesh.ring;
-    text += format(
-        "  a hop of the ring takes %s and a step %s: shards of %.0f tokens, hops hide from %.0f on\n",
-        human_seconds(step.hop).c_str(), human_seconds(step.compute).c_str(), shard, report.smallest_shard());
+    text += format("  a hop takes %s and a step %s: shards of %.0f tokens, hops hide from %.0f on\n",
+                   human_seconds(step.hop).c_str(), human_seconds(step.compute).c_str(), shard,
+                   report.smallest_shard());
   }
   return text.empty() ? "  no other mesh of these ranks is near\n" : text;
 }
@@ -117,7 +117,7 @@ std::string verdict(const PlanReport& report) {
   const plan::Candidate& best = report.best();
   const std::string mesh = describe(best.mesh);
   if (best.fits)
-    return format("It fits. The fastest of %zu meshes: %s. %s takes %s, %.0f tokens/s.\n", report.possible,
+    return format("It fits. The fastest of %zu meshes: %s.\n%s takes %s, %.0f tokens/s.\n", report.possible,
                   mesh.c_str(),
                   report.work.phase == plan::Phase::decode    ? "A token of each sequence"
                   : report.work.phase == plan::Phase::prefill ? "A prefill"

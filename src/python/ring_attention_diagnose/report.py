@@ -133,7 +133,7 @@ def to_text(diagnosis: Diagnosis, submission: Submission) -> str:
     cases, job = diagnosis.cases, diagnosis.cases[0].problem.job
     precision = coarser(diagnosis.forward.precision, diagnosis.backward.precision)
     what = f"{_counted(len(cases), 'case')} on {_counted(job.ranks, 'rank')}, {job.placement}"
-    text = "\n".join((f"Results of {what}; the largest error of a row, * for more than rounding:",
+    text = "\n".join((f"Results of {what}; largest error of a row, * for more than rounding:",
                       *_error_table(cases, precision), "", ""))
     read = _by_text(line.split(": ", 1) for line in submission.layouts)
     text += "".join(f"read: {', '.join(arrays)}: {says}\n" for says, arrays in read.items())
