@@ -150,6 +150,8 @@ class Torch(unittest.TestCase):
                 ("q is on meta", lambda: attention(q.to("meta"), k, v)),
                 ("k is float32 where q is float64", lambda: attention(q, k.float(), v)),
                 ("where", lambda: attention(q, k, v[:, :4])),
+                ("kernel: it gets a mask only",
+                 lambda: ring_attention(q, k, v, seq=5, kernel=reference.torch_kernel, bias=random(5, 5))),
                 ("dropout is 1", lambda: scaled_dot_product_attention(q, k, v, dropout_p=1))):
             with self.assertRaisesRegex((TypeError, ValueError), text):
                 call()

@@ -213,9 +213,9 @@ def ring_attention(q_shard, k_shard, v_shard, *, seq, bias=None, sink=None, docu
     `kernel` has no gradients.
     """
     if kernel is not None:
-        return tuple(map(_tensor, numpy_api.ring_attention(*map(_array, (q_shard, k_shard, v_shard)), seq=seq, sink=_array(sink),
-                                                           documents=documents, kernel=kernel, comm=comm, group=group,
-                                                           **words)))
+        return tuple(map(_tensor, numpy_api.ring_attention(*map(_array, (q_shard, k_shard, v_shard)), seq=seq, bias=_array(bias),
+                                                           sink=_array(sink), documents=documents, kernel=kernel, comm=comm,
+                                                           group=group, **words)))
     words["seq"] = [seq, seq] if isinstance(seq, int) else list(seq)
     words["ranks"] = _name_of(comm, group)
     return _apply(q_shard, k_shard, v_shard, bias, sink, documents, words)
