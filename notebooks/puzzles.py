@@ -31,7 +31,7 @@ DUE = {
     3: "return the state (o, m, l) of the queries over the keys of this tile",
     4: "return the list of what each rank holds after all have sent theirs to the next rank",
     5: "the loop: each rank merges the tile of its queries with all K,V, which travel round the ring",
-    6: "return an array [queries of this rank, keys of the parcel]: True where the query sees the key",
+    6: "return an array [queries of this rank, keys that it holds]: True where the query sees the key",
     7: "return the positions of the tokens that this rank holds",
     8: "p and ds of this tile",
     9: "the loop: K,V travel round the ring, and dK,dV travel with them, to the end at the rank that owns them",
@@ -341,6 +341,8 @@ def judge_4(picture, hop_of):
     if twice:
         raise NotYet(f"all ranks send at the same time, and here a rank sends on what it has just received: {min(twice)} is "
                      f"now on {list(held).count(min(twice))} ranks")
+    if list(held) == [f"of rank {(rank + 1) % RANKS}" for rank in range(RANKS)]:
+        raise NotYet("each rank sends to the rank before it, and the next one is due: rank 0 has what rank 1 held")
     deal = _Deal("causal")
     _forward(picture, deal, lambda v: _ring(deal, v, hop=hop_of))
 
@@ -491,11 +493,19 @@ def judge_12(picture, decode):
     deal = _Deal("decode")
     picture["due"] = np.arange(24)[:, None] == 23 + 0 * np.arange(24)
     _board.rows = {row.tobytes(): 23 for row in deal.q[0][0]}
-    before, _rank_of = _rank_of, lambda i, j: _holder[j]
+    holders = []  # of the keys of each tile
+
+    def of_keys(i, j):
+        holders.append(set(_holder[j]))
+        return _holder[j]
+
+    before, _rank_of = _rank_of, of_keys
     try:
         returned = decode(deal.q[0], list(deal.k), list(deal.v))
         if not isinstance(returned, tuple) or len(returned) != 2:
             raise NotYet("out and lse are due")
+        if max(map(len, holders), default=1) > 1:
+            raise NotYet("a tile has the keys of several ranks: they have travelled, and they are what is long (lesson 15)")
         picture.update(who=_board.who, weights=np.zeros((24, 24)))
         average = np.mean([finish(tile(deal.q[0], k, v))[0] for k, v in zip(deal.k, deal.v)], 0)
         picture["weights"][23] = decode(deal.q[0], list(deal.k), deal.one_hot())[0][0]

@@ -149,7 +149,7 @@ MISTAKES = {  # the line of RIGHT that is changed, into what, and what the judge
         ("m = s.max(-1, keepdims=True)", "m = np.zeros_like(s[..., :1])", "no maximum is subtracted"),
         ("np.where(seen, q", "np.where(True, q", "the mask is ignored")],
     4: [("r - 1", "r", "every step uses the rank's own K,V"),
-        ("held[r - 1]", "held[(r + 1) % len(held)]", "the owner of a parcel is taken as (r + t) mod N"),
+        ("held[r - 1]", "held[(r + 1) % len(held)]", "each rank sends to the rank before it"),
         ("return [held[r - 1] for r in range(len(held))]",
          "for r in range(len(held) - 1): held[r + 1] = held[r]\nreturn held", "sends on what it has just received"),
         ("return [held[r - 1] for r in range(len(held))]", "return held[:1]", "a list of 4 is due")],
@@ -200,7 +200,9 @@ MISTAKES = {  # the line of RIGHT that is changed, into what, and what the judge
           "the outputs of the ranks are averaged"),
          ("return finish(state)", "return finish(state)[0], state[1]", "the returned lse is the maximum only"),
          ("state = merge(state, tile(q, a, b))", "state = tile(q, a, b)", "18 scores are missing, of keys of rank 0, 1, 2"),
-         ("return finish(state)", "return state[0], finish(state)[1]", "out is not divided by l")],
+         ("return finish(state)", "return state[0], finish(state)[1]", "out is not divided by l"),
+         ("state = empty(q)", "return finish(tile(q, np.concatenate(k, 1), np.concatenate(v, 1)))",
+          "a tile has the keys of several ranks")],
 }
 
 
