@@ -104,10 +104,11 @@ def _pieces(folder: str, array: str, ranks: int, most: int | None = None) -> lis
     if not _exists(files[0]):
         files = [f"{folder}/{array}.{rank}.npy" for rank in range(ranks)]
     there = [file for file in files if _exists(file)]
+    pieces = [(file, read_array(file, most)) for file in there]
     if there and there != files:
         missing = [file for file in files if file not in there][-1]
         raise InputError(missing, "is missing; other ranks wrote theirs", "every rank has to write its rows")
-    return [(file, read_array(file, most)) for file in there]
+    return pieces
 
 
 def _with_own_arrays(case: Case, job: Job, folder: str) -> Problem:
