@@ -10,7 +10,7 @@ Scoring Scoring::of_heads(const Interval& heads) const {
   Scoring some = *this;
   for (std::vector<double>* numbers : {&some.alibi_slopes, &some.sinks})
     if (!numbers->empty())
-      *numbers = std::vector<double>(numbers->begin() + heads.begin, numbers->begin() + heads.end);
+      *numbers = std::vector<double>(numbers->data() + heads.begin, numbers->data() + heads.end);
   some.dropout.first_head += heads.begin;
   return some;
 }

@@ -1,6 +1,8 @@
 #include "ring_attention/core/allocation.hpp"
 
+#if !defined(__wasm__)
 #include <sys/resource.h>
+#endif
 
 #include <new>
 #if defined(__GLIBC__)
@@ -24,12 +26,16 @@ void keep_freed() {
 }
 
 Index process_peak() {
+#if defined(__wasm__)
+  return Index{__builtin_wasm_memory_size(0)} << 16U;  // pages
+#else
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
 #ifdef __APPLE__
   return usage.ru_maxrss;
 #else
   return usage.ru_maxrss * 1024;
+#endif
 #endif
 }
 

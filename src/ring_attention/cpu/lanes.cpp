@@ -40,8 +40,8 @@ template <class T>
 PairMatrix<T> pairs_of(const View<T>& array, Index batch, Index head, const QueryTile& tile,
                        const TokenRange& keys) {
   if (array.size() == 0) return {};
-  return {bias_row(array, batch, head, tile.first) + keys.begin, array.shape().dim, keys.stride,
-          static_cast<int>(tile.queries.count)};
+  return {bias_row(array, batch, head, tile.first) + keys.begin, static_cast<Offset>(array.shape().dim),
+          static_cast<Offset>(keys.stride), static_cast<int>(tile.queries.count)};
 }
 
 }  // namespace

@@ -13,9 +13,9 @@ namespace ring_attention {
 /// \throws Error as ExactSum::add() does
 inline void add_exact_terms(cpu::AddExactTerms add, const ExactFormat& format, float* sums, Index rows,
                             const float* terms) {
-  const Index words = format.words(), dim = format.dim;
+  const auto words = static_cast<cpu::Offset>(format.words()), dim = static_cast<cpu::Offset>(format.dim);
   for (Index i = 0; i < rows; ++i) ExactSum(format, sums + i * words).make_room();
-  add({terms, sums, rows, dim, words});
+  add({terms, sums, static_cast<cpu::Offset>(rows), dim, words});
 }
 
 }  // namespace ring_attention

@@ -130,9 +130,9 @@ class Search {
   }
   /// The first chunk of a rank from `from` on; `from` where there is none.
   [[nodiscard]] Index chunk_of(const Deal& deal, int rank, Index from) const {
-    const auto begin = deal.rank_of().begin() + from;
-    const auto found = std::find(begin, deal.rank_of().end(), rank);
-    return found == deal.rank_of().end() ? from : found - deal.rank_of().begin();
+    const int *const begin = deal.rank_of().data(), *const end = begin + deal.rank_of().size();
+    const int* const found = std::find(begin + from, end, rank);
+    return found == end ? from : found - begin;
   }
   /// The first chunk from `from` on that is behind a chunk of the rank of `other`; `from` where there is none.
   [[nodiscard]] Index behind_a_run(const Deal& deal, Index other, Index from) const {
