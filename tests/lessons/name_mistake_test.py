@@ -36,6 +36,8 @@ PROGRAMS = {  # ranks, flags
     "12_masks_bias_dropout": (4, "--seq 24"),
 }
 NOT_SHOWN = ("lesson 06 early-advance",  # a race
+             "lesson 10 world-placement", "lesson 10 swapped-axes",  # the arrays are saved where the mistake has put them
+             "lesson 10 interleaved-heads",  # this deal breaks more than the groups: the name is only near
              "lesson 12 no-offset")  # has as many queries as keys
 
 
