@@ -50,7 +50,7 @@ class SavedCases {
                    R"("cases": [)" + cases_ + "]}\n",
                "\n");
   }
-  /// The same with q, k, v and dout of a problem. \param ranges  the tokens of the arrays
+  /// Adds a case with q, k, v and dout of a problem. \param ranges  the tokens of the arrays
   template <class T>
   void add(const std::string& of_case, const RandomProblem& problem, const TokenRanges& ranges,
            Arrays<T> results) {
