@@ -6,6 +6,7 @@ import itertools
 import numpy as np
 
 INF = np.inf
+OF_HYBRIDS = ("world-placement", "swapped-axes")
 LATE = itertools.cycle((False, True))  # does a parcel arrive after it is used? The second of two runs
 
 
@@ -85,6 +86,11 @@ def ring(words, arrays, wrong="", dtype=np.float32):
     """{name: arrays of the ranks} of out, lse, dq, dk and dv, [batch, heads, tokens of the rank, dim]."""
     shards, ranks = words["tokens_of_rank"], len(words["tokens_of_rank"])
     of_queries = words.get("queries_of_rank", shards)
+    taken = shards  # the positions that the mask takes the keys of a rank to have
+    if wrong == "world-placement":
+        shards = of_queries = [held(rank, ranks, 1, words["tokens"]) for rank in range(ranks)]
+    if wrong == "swapped-axes":
+        taken = [held(rank, ranks, ranks // words["ulysses"], words["tokens"]) for rank in range(ranks)]
     words = {**words, "real": words["tokens"] // ranks}
     q, dout = ([arrays[name].astype(dtype)[:, :, here] for here in of_queries] for name in ("q", "dout"))
     k, v = ([arrays[name].astype(dtype)[:, :, here] for here in shards] for name in "kv")
@@ -95,7 +101,8 @@ def ring(words, arrays, wrong="", dtype=np.float32):
         bias = -slopes * abs(i[:, None] + words.get("first_query", 0) - j)
         if "bias" in arrays:
             bias = bias + arrays["bias"].astype(dtype)[:, :, i][..., j]
-        return seen_by(words, i, j, wrong, owner), words, bias
+        at, to = (taken[rank], taken[owner]) if wrong in OF_HYBRIDS else (i, j)
+        return seen_by(words, at, to, wrong, owner), words, bias
 
     late = wrong == "race" and next(LATE)
     found, pieces = {name: [] for name in ("out", "lse")}, {}
@@ -157,6 +164,8 @@ def ring(words, arrays, wrong="", dtype=np.float32):
         for name, empty in (("out", 0), ("lse", -INF), ("dq", 0)):
             for array in found[name]:
                 array[:, :, words["real"]:] = empty
+    if wrong in OF_HYBRIDS:
+        return {name: [in_order(arrays, shards)] for name, arrays in found.items()}
     return found
 
 
@@ -171,16 +180,27 @@ def without_l(given, seen, words, bias, steps, k, q):
     return (p.swapaxes(2, 3) @ dout).reshape(len(q), -1, g, p.shape[3], dout.shape[3]).sum(2)
 
 
+def held(rank, ranks, ulysses, tokens):
+    """The tokens of a rank of a hybrid in zigzag: a slice of the shard that `ulysses` ranks share."""
+    parts, shard = np.split(np.arange(tokens), 2 * ranks // ulysses), rank // ulysses
+    return np.split(np.append(parts[shard], parts[-1 - shard]), ulysses)[rank % ulysses].tolist()
+
+
+def in_order(of_ranks, tokens_of_rank):
+    """The ranks' rows in the order of the sequence."""
+    rows = np.concatenate(of_ranks, axis=2)
+    found = np.empty_like(rows)
+    found[:, :, np.concatenate(tokens_of_rank)] = rows
+    return found
+
+
 def joined(of_ranks, placement):
     """The ranks' rows put together in the order of a placement."""
-    rows = np.concatenate(of_ranks, axis=2)
-    ranks, tokens = len(of_ranks), rows.shape[2]
+    ranks, tokens = len(of_ranks), sum(x.shape[2] for x in of_ranks)
     parts = np.array_split(np.arange(tokens), 2 * ranks)
     order = [np.append(parts[r], parts[-1 - r]) if placement == "zigzag" else np.arange(r, tokens, ranks)
              for r in range(ranks)]
-    found = np.empty_like(rows)
-    found[:, :, np.concatenate(order)] = rows
-    return found
+    return in_order(of_ranks, order)
 
 
 def decoded(words, arrays, wrong=""):

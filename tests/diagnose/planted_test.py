@@ -64,7 +64,7 @@ def balanced(words):
 
 def given_of(problem, wrong, dtype=np.float32):
     """What the planted ring hands back for a case."""
-    words = {**problem.description(), "zigzag": problem.job.placement == "zigzag"}
+    words = {**problem.description(), "zigzag": problem.job.placement == "zigzag", "ulysses": problem.job.ulysses}
     if problem.case.decodes:
         found = dict(zip(("out", "lse"), zip(*planted.decoded(words, problem.inputs(), wrong))))
     else:
@@ -107,6 +107,14 @@ class Planted(unittest.TestCase):
             problems = problems_of(4, "contiguous" if parallel == "ulysses" else "zigzag", parallel, 2, ["causal", "batch"])
             right, report, _ = judged(problems, [given_of(problem, "") for problem in problems])
             self.assertTrue(right, f"{parallel} {report}")
+
+    def test_mistakes_of_a_hybrid_are_named(self):
+        for wrong, ranks, ulysses in (("world-placement", 4, 2), ("swapped-axes", 6, 3)):
+            problems = problems_of(ranks, "zigzag", "hybrid", ulysses, ["causal"], tokens=48, heads=12)
+            right, report, words = judged(problems, [given_of(problem, wrong) for problem in problems])
+            for which in BOTH:
+                self.assertEqual([one["mistakes"] for one in words[which]["explanations"]], [[wrong]], report)
+            self.assertFalse(right, report)
 
     def test_mistakes_are_named_in_a_layout_of_ones_own(self):
         for layout, wrong, only in ((by_document, "mask-local", "causal"), (balanced, "keys-in-rank-order", "causal"),
