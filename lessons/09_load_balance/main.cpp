@@ -132,7 +132,7 @@ int load_balance_lesson(int argc, char** argv, const Communicator& comm) {
 
   lesson.heading("The cost: this run");
   if (lesson.measures(seq)) show_this_run(lesson, comm, problem, tokens_of);
-  return lesson.finish("over ideal at N = 8: 1.872, 1.027 and 1.000");
+  return lesson.finish("contiguous 1.872, striped 1.027, zigzag 1.000");
 }
 
 int main(int argc, char** argv) {
