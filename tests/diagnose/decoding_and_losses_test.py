@@ -57,6 +57,7 @@ class Losses(unittest.TestCase):
         self.assertFalse(losses(np.nan, OF_TOKENS, SHARDS).right)
 
     def test_a_rank_without_labels(self):
+        """Plants no-labels: a prompt fills the shard of rank 0."""
         loss = np.where(np.arange(24) < 11, np.nan, OF_TOKENS)  # a prompt fills rank 0
         means = [np.nan, *(np.nanmean(loss[shard]) for shard in SHARDS[1:])]
         self.assertIn("divides 0 by 0, and reports its own mean", losses(means, loss, SHARDS).report)
@@ -64,6 +65,7 @@ class Losses(unittest.TestCase):
         self.assertNotIn("0 by 0", losses(np.nan, OF_TOKENS, SHARDS).report)
 
     def test_labels_rolled_over_documents_and_padding(self):
+        """Plants labels-rolled: the mean over all tokens but the last ones of the row."""
         documents, everything = [0, 9, 20, 24], np.random.default_rng(2).uniform(0.5, 6, 24)  # the last one is padding
         for depth in (1, 2):
             kept = [t for begin, end in zip(documents, documents[1:]) for t in range(begin, end - depth)]
@@ -74,6 +76,7 @@ class Losses(unittest.TestCase):
             self.assertIn("rolled over the end of a document", found.report)
 
     def test_a_gradient_that_is_not_that_of_the_loss(self):
+        """Plants gradient-of-means: the loss is right, and its gradient is that of a mean of means."""
         def of(weigh):  # by differences, of a job's own loss
             gradient = np.zeros(24)
             for token in range(24):
@@ -92,6 +95,7 @@ class Losses(unittest.TestCase):
             self.assertRegex(found.report, f"right: the sum.*\n(.*\n)*gradient   WRONG: .*{word}")
 
     def test_the_norm_of_gradients(self):
+        """Plants norm-of-copies: each rank adds the squares of all that it has."""
         of_parameters, copies = [3.0, 2.0, 1.5], [1, 4, 4]  # two norms that four tensor ranks have
         shards = [[3.0 / 2] * 4, [2.0] * 4, [1.5] * 4]  # what each rank has
         twice = np.sqrt(sum(x * x for some in shards for x in some))

@@ -178,6 +178,8 @@ def rows(found):
                 row = ("-", "-", f"the test {tables.edits()[mutant]}")
             if row is None and mutant.startswith("tests/protocols"):
                 row = ("3", "-", "protocols.spin, an assertion: every order of events")
+            if row is None and mutant in tables.loss_mutants():
+                row = ("-", "-", "the test diagnose.decoding_and_losses")
             if row is None:
                 row = ("-", "-", "none of these")
             what = entry["says"] if mutant == tables.mutants_of(entry)[0] else "the same"

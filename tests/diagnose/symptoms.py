@@ -62,6 +62,29 @@ EVERY_OTHER_ROWS = (
     ("two ranks on a machine or a device", "they share a device, or only one of two devices gets its inputs",
      "the same ranks in another order", "05"))
 
+NOT_IN_RESULTS = """## What the results of attention do not show
+
+Attention is right, or there is no result. [The second list](diagnose.md#all-mistakes) has all of these mistakes:
+
+"""
+NOT_IN_RESULTS_ROWS = (
+    ("the ranks wait for ever", ("sends-first", "neighbours-by-group"),
+     "print which rank waits for which: ranks of another ring, or all in their send?"),
+    ("other numbers in each run", ("race-in-a-tile", "credit-missing", "side-stream"), "run each case twice: `cases --repeat 2`"),
+    ("wrong with dropout only", ("dropout-by-place", "dropout-of-scores"), "with the identity as V, out is P after dropout"),
+    ("the loss is NaN, for some batches", ("no-labels",), "count the labels of each rank; `losses`"),
+    ("the loss is near the right one, and not the same", ("loss-by-local-tokens", "labels-of-shard", "labels-rolled"), "`losses`"),
+    ("the loss is right, but its gradient is that of another", ("gradient-of-means",), "`losses` with `gradient=`"),
+    ("the norm of the gradients is too large", ("norm-of-copies",), "`norms`"),
+    ("the first loss is right, later ones are not",
+     ("data-ranks-only", "norm-twice", "stale-weights", "dbias-not-summed", "dsinks-not-summed"),
+     "compare the gradient of each parameter after one step: `record` and `judge_model`"),
+    ("the ring is right, the model is wrong", ("tokens-of-shard", "local-rotary"), "`record` and `judge_model`"),
+    ("right, but slow or out of memory", ("wrong-partner", "hop-too-many", "one-keeper"),
+     "count the pairs, the messages and the tokens of each rank"),
+    ("right, but the last bits depend on the number of ranks", ("rounding-by-rank",), "the order of each sum"),
+)
+
 
 def listed(words):
     words = [word.replace("q", "Q").replace("k", "K").replace("v", "V") if word[0] == "d" else word for word in words]
@@ -194,6 +217,19 @@ def section(symptom, mistakes, symptoms, jobs):
     return lines + next_lines(mistakes, symptoms)
 
 
+def not_in_results():
+    rows = {row["id"]: row for row in tables.mistakes(unseen=True)}
+
+    def cell(ids, name, of=str):
+        return ", ".join(dict.fromkeys(filter(None, (of(rows[one][name]) for one in ids))))
+
+    return NOT_IN_RESULTS + tables.table(
+        ("symptom", "cause", "what is wrong", "look at", "lesson", "seen in"),
+        ((symptom, ", ".join(f"`{one}`" for one in ids), "; or ".join(rows[one]["says"] for one in ids), look,
+          cell(ids, "lesson", tables.lesson_link), cell(ids, "source", tables.source_link))
+         for symptom, ids, look in NOT_IN_RESULTS_ROWS)) + "\n"
+
+
 def page():
     np.seterr(all="ignore")
     symptoms, jobs = all_symptoms()
@@ -210,6 +246,7 @@ def page():
             lines += section(symptom, some, symptoms, jobs) if some else []
     lines.append(EVERY_OTHER + tables.table(("cause", "what is wrong", "look at", "lesson"),
                                             ((*row, tables.lesson_link(lesson)) for *row, lesson in EVERY_OTHER_ROWS)) + "\n")
+    lines.append(not_in_results())
     hidden = [f"`{m.id}`" for m in MISTAKES.values() if m not in symptoms]
     if hidden:
         lines += [f"Not shown by these cases in the type of this page: {', '.join(hidden)}.", ""]

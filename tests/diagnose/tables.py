@@ -119,9 +119,15 @@ def planted_mutants():
     yield from (f"tests/diagnose {name}" for name in dict.fromkeys(re.findall(r'^    \("([\w-]+)", [A-Z]+,', text, re.M)))
 
 
+def loss_mutants():
+    """`tests/diagnose no-labels` and so on: the jobs of decoding_and_losses_test.py, each in a test that names its id."""
+    text = (SOURCE / "tests/diagnose/decoding_and_losses_test.py").read_text(encoding="utf-8")
+    yield from (f"tests/diagnose {name}" for name in re.findall(r'"""Plants ([\w-]+):', text))
+
+
 def complaints_of_mutants():
     """Those that a line names and that are nowhere, or that no line names."""
-    offered, listed, of_library = {*lesson_mutants(), *ring_mutants(), *planted_mutants()}, {}, edits()
+    offered, listed, of_library = {*lesson_mutants(), *ring_mutants(), *planted_mutants(), *loss_mutants()}, {}, edits()
     for row in mistakes() + mistakes(unseen=True):
         for mutant in mutants_of(row):
             listed[mutant] = row
