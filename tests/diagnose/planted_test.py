@@ -213,6 +213,7 @@ class Planted(unittest.TestCase):
             names["test_my_ring"]()
 
         def by_rank(q, k, v, case):
+            self.assertEqual(case["ranks"], len(case["tokens_of_rank"]))
             return {name: arrays for name, arrays in planted.ring({**case, "zigzag": True}, {"q": q, "k": k, "v": v, **case},
                                                                   "dv-without-l").items() if name in ARRAYS}
 

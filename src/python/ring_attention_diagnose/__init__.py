@@ -92,7 +92,7 @@ def assert_right(run: Callable, ranks: int = 3, **words) -> None:
     """For a test of one's own: the failure's message is the report.
 
     :param run: run(q, k, v, case), with whole arrays [batch, heads, tokens, dim] in the order of positions, and a dict with
-    the words of cases.json, dout and, of that case, bias. It returns out, (out, lse), (out, lse, dq, dk, dv) or a dict:
+    ranks, the words of cases.json, dout and, of that case, bias. It returns out, (out, lse), (out, lse, dq, dk, dv) or a dict:
     each a whole array, or a list with the rows of each rank
     :param words: of problems_of
     :raises AssertionError: unless the results are right
@@ -102,7 +102,7 @@ def assert_right(run: Callable, ranks: int = 3, **words) -> None:
     for problem in problems:
         arrays = problem.inputs()
         q, k, v = (arrays.pop(name) for name in "qkv")
-        found = run(q, k, v, {**problem.description(), **arrays, "name": problem.case.name})
+        found = run(q, k, v, {**problem.description(), **arrays, "name": problem.case.name, "ranks": ranks})
         if not isinstance(found, dict):
             found = dict(zip(ARRAYS, found if isinstance(found, tuple) else (found,)))
         given.append({name: [(f"{name} in the case {problem.case.name}", numpy.asarray(piece, float))
