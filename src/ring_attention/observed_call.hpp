@@ -11,8 +11,10 @@
 namespace ring_attention {
 
 /// The processor, whose engines tell the observers of steps and tiles. \param by  outlive the result
+/// \ingroup public_api
 [[nodiscard]] Processor observed(const Processor& processor, const Observers& by);
 /// The ranks, whose messages tell the observers of hops and exchanges. \param by  outlive the result
+/// \ingroup public_api
 [[nodiscard]] std::shared_ptr<AttentionRanks> observed(std::shared_ptr<AttentionRanks> ranks, Observers by);
 
 }  // namespace ring_attention

@@ -42,6 +42,7 @@ class FunctionDevice : public CpuDevice<T> {
 ///
 /// On each rank the calling thread calls it once for the K,V of each rank that its queries see. An exception that it throws
 /// on one rank passes through, and the caller must end the job. Memory: what the function needs, and its result twice.
+/// \ingroup public_api
 template <class T>
 [[nodiscard]] Processor kernel(AttentionFunction<T> function) {
   Processor processor;
