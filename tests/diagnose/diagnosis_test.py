@@ -12,7 +12,7 @@ import trials
 import numpy as np
 from ring_attention_diagnose.diagnosis import diagnose
 from ring_attention_diagnose.examination import Options
-from ring_attention_diagnose.layout import Submission
+from ring_attention_diagnose.layout import Submission, arranged
 from ring_attention_diagnose.mistakes import MISTAKES
 from ring_attention_diagnose.placement import Job
 from ring_attention_diagnose.problem import BACKWARD, Problem, ladder
@@ -43,6 +43,13 @@ class Diagnosis(unittest.TestCase):
         for one, other in (("steps-short", "no-ring"), ("not-sent", "step-before"), ("v-stays", "v-step-before")):
             self.assertEqual(forward_of(one), forward_of(other))
         self.assertNotEqual(forward_of("v-stays"), forward_of("k-stays"))
+
+    def test_sums_the_gradients_of_every_query_head(self):
+        case = ladder(Job(1, "contiguous"), ("gqa",))[0]
+        of_query_heads = np.random.default_rng(1).normal(size=(case.heads, case.tokens, case.dim))
+        found, says = arranged(case, "dk", case.tokens, of_query_heads)
+        np.testing.assert_array_equal(found[0], of_query_heads[: case.group].sum(0))
+        self.assertEqual(says, "of every query head: summed over each group")
 
     def test_rounds_to_nearest(self):
         for precision, bits in (("float32", 24), ("fp16", 11), ("bf16", 8)):
@@ -126,4 +133,4 @@ class Diagnosis(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2, argv=sys.argv[:1])
+    unittest.main(verbosity=2, argv=[word for word in sys.argv if word != "long"])
