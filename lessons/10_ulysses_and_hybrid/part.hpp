@@ -53,7 +53,8 @@ class RankShare {
         grid_(comm.rank(), comm.size(), lesson.mutant("swapped-axes") ? comm.size() / ulysses : ulysses),
         heads_(comm, grid_.ulysses.group(comm.rank())),
         ring_(comm, grid_.ring.group(comm.rank())),
-        share_(problem.q.heads, problem.kv.heads, grid_.ulysses.size),
+        query_heads_(shared_heads(problem.q.heads, grid_.ulysses.size)),
+        kv_heads_(shared_heads(problem.kv.heads, grid_.ulysses.size)),
         placement_(PlacementKind::zigzag, problem.q.seq, grid_.ring.size),
         slice_(slice()) {}
 
@@ -66,13 +67,13 @@ class RankShare {
   [[nodiscard]] const TokenRanges& tokens() const { return slice_; }
   /// The heads that this rank computes, by a ring of the library over ring(): no rank shares them.
   [[nodiscard]] SharedAttention own_heads() const {
-    const Interval query = own_of(share_.query);
-    return ring_of(ring_.rank(), query, own_of(share_.kv),
+    const Interval query = own_of(query_heads_);
+    return ring_of(ring_.rank(), query, own_of(kv_heads_),
                    lesson_.mutant("local-heads") ? Interval{0, size(query)} : query);
   }
   /// For the query heads, and for the KV heads.
-  [[nodiscard]] lesson::UlyssesGroup queries() const { return {share_.query, slices(), own_rank()}; }
-  [[nodiscard]] lesson::UlyssesGroup keys() const { return {share_.kv, slices(), own_rank()}; }
+  [[nodiscard]] lesson::UlyssesGroup queries() const { return {query_heads_, slices(), own_rank()}; }
+  [[nodiscard]] lesson::UlyssesGroup keys() const { return {kv_heads_, slices(), own_rank()}; }
   /// Do several ranks have one KV head?
   [[nodiscard]] bool has_replicas() const { return grid_.ulysses.size > problem_.kv.heads; }
 
@@ -86,7 +87,7 @@ class RankShare {
   /// The mutant: is another rank the first one that has this rank's KV head?
   [[nodiscard]] bool returns_zeros() const {
     return lesson_.mutant("first-replica") && own_rank() > 0 &&
-           share_.kv[own_rank()].begin < share_.kv[own_rank() - 1].end;
+           kv_heads_[own_rank()].begin < kv_heads_[own_rank() - 1].end;
   }
 
   /// What is right, bit for bit: a ring of R threads, which compute all heads of their shard.
@@ -100,10 +101,10 @@ class RankShare {
       const std::span<float> at(all.view().head(0, first), static_cast<std::size_t>(term.size()));
       host_memory().add(at, term.view().elements());
     };
-    for (std::size_t u = 0; u < share_.kv.size(); ++u) {
-      const Result own = ring_of_threads(share_.query[u], share_.kv[u]);
-      add(sum.k, own.gradients.k, share_.kv[u].begin);
-      add(sum.v, own.gradients.v, share_.kv[u].begin);
+    for (std::size_t u = 0; u < kv_heads_.size(); ++u) {
+      const Result own = ring_of_threads(query_heads_[u], kv_heads_[u]);
+      add(sum.k, own.gradients.k, kv_heads_[u].begin);
+      add(sum.v, own.gradients.v, kv_heads_[u].begin);
     }
     return sum;
   }
@@ -139,19 +140,19 @@ class RankShare {
   /// What it must send by all-to-all: q, k, v there, out and lse back; dO there, dQ, dK, dV back.
   [[nodiscard]] Index forward_bytes() const {
     const Index dim = problem_.q.dim;
-    return bytes_to_heads(share_.query, dim) + 2 * bytes_to_heads(share_.kv, dim) +
-           bytes_to_sequence(share_.query, dim) + bytes_to_sequence(share_.query, 1);
+    return bytes_to_heads(query_heads_, dim) + 2 * bytes_to_heads(kv_heads_, dim) +
+           bytes_to_sequence(query_heads_, dim) + bytes_to_sequence(query_heads_, 1);
   }
   [[nodiscard]] Index backward_bytes() const {
     const Index dim = problem_.q.dim;
-    return bytes_to_heads(share_.query, dim) + bytes_to_sequence(share_.query, dim) +
-           2 * bytes_to_sequence(share_.kv, dim);
+    return bytes_to_heads(query_heads_, dim) + bytes_to_sequence(query_heads_, dim) +
+           2 * bytes_to_sequence(kv_heads_, dim);
   }
   /// And by the ring of the forward.
   [[nodiscard]] Index ring_bytes() const {
     const Ring ring{ring_.rank(), ring_.size()};
     const Index tokens = ring.size == 1 ? 0 : problem_.q.seq - placement_.tokens(ring.next());
-    return 2 * size(own_of(share_.kv)) * tokens * problem_.kv.dim * element;
+    return 2 * size(own_of(kv_heads_)) * tokens * problem_.kv.dim * element;
   }
 
  private:
@@ -254,7 +255,7 @@ class RankShare {
   const Lesson& lesson_;
   RankGrid held_, grid_;
   Communicator heads_, ring_;
-  HeadShare share_;
+  std::vector<Interval> query_heads_, kv_heads_;  // of each rank of heads()
   Placement placement_;
   TokenRanges slice_;
 };

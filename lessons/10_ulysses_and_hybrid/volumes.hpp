@@ -192,7 +192,7 @@ inline void show_head_rule(Lesson& lesson) {
   bool refused = true;
   for (const auto& [heads, ranks] : {std::pair<LayerHeads, int>{{32, 8}, 12}, {{32, 8}, 64}, {{12, 6}, 4}})
     try {
-      const HeadShare share(heads.query, heads.kv, ranks);
+      require_shareable(heads.query, heads.kv, ranks);
       refused = false;
     } catch (const InputError& error) {
       lesson.say(std::string("  ") + error.what());

@@ -65,9 +65,8 @@ void require_shareable(const ModelShape& shape, const MeshShape& mesh, Index bat
 
 TensorPart::TensorPart(const ModelShape& shape, int own, int ranks)
     : index(own), kv_replicas{1, std::max(1, ranks / static_cast<int>(shape.kv_heads))} {
-  const HeadShare share(shape.heads, shape.kv_heads, ranks);
-  heads = share.query[static_cast<std::size_t>(own)];
-  kv_heads = share.kv[static_cast<std::size_t>(own)];
+  heads = shared_heads(shape.heads, ranks)[static_cast<std::size_t>(own)];
+  kv_heads = shared_heads(shape.kv_heads, ranks)[static_cast<std::size_t>(own)];
   hidden = piece_of(shape.hidden, own, ranks);
 }
 

@@ -26,7 +26,7 @@ struct Candidate {
 };
 
 /// Every mesh of `ranks` ranks that is possible: tensor divides the heads and the feed-forward part; tensor and ulysses
-/// divide the heads by the rule of HeadShare; data divides the batch, and micro-batches what is left of it; a rank has a token at least; a cache that is
+/// divide the heads by the rule of can_share_heads; data divides the batch, and micro-batches what is left of it; a rank has a token at least; a cache that is
 /// decoded is cut by ring alone. Those that fit come first, the fastest of them first; then the others, the smallest
 /// first.
 /// \throws InputError, which says what would do, when there is none

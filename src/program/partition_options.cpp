@@ -65,7 +65,7 @@ RankGrid agreed_grid(const Communicator& comm, const PartitionOptions& options) 
 }
 
 void require_shareable_heads(const Communicator& comm, const RankGrid& grid, Index heads, Index kv_heads) {
-  agree(comm, [&] { (void)HeadShare(heads, kv_heads, grid.ulysses.size); });
+  agree(comm, [&] { require_shareable(heads, kv_heads, grid.ulysses.size); });
 }
 
 }  // namespace ring_attention

@@ -169,8 +169,7 @@ template <class T>
 std::pair<Index, Index> most_bytes(const Case& what, const Team& team, int rank, Index wire = sizeof(T)) {
   const RankGrid grid = team.grid(rank);
   const Placements tokens = team.tokens(what);
-  const HeadShare share(what.q().heads, what.kv_heads, team.ulysses);
-  const Interval heads = share.kv.front();
+  const Interval heads = shared_heads(what.kv_heads, team.ulysses).front();
   const Index q_heads = what.q().heads / team.ulysses, kv_heads = heads.end - heads.begin, ranks = team.rings;
   const Shape q{what.batch, q_heads, count(grid.shard(tokens.queries)), what.dim};
   const KvShape both = what.kv();

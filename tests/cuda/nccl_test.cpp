@@ -32,8 +32,8 @@ TEST_F(Nccl, AnAllToAllMovesTheBytesOfMpi) {
   EXPECT_EQ(nccl.rank(), mpi.rank());
   EXPECT_EQ(nccl.size(), mpi.size());
   const cuda::DeviceMemory memory(stream.handle());
-  const HeadShare share(Index{2} * comm.size(), 1,
-                        comm.size());  // each rank two query heads, and a replica of one K,V head
+  const std::vector<Interval> query_heads = shared_heads(Index{2} * comm.size(), comm.size()),  // two each
+      kv_heads = shared_heads(1, comm.size());  // a replica of one each
   std::vector<Index> tokens;
   for (int rank = 0; rank < comm.size(); ++rank) tokens.push_back(rank);  // rank 0 holds none
   Tensor<float> q({2, Index{2} * comm.size(), comm.rank(), 3}), k({2, 1, comm.rank(), 3});
@@ -42,16 +42,16 @@ TEST_F(Nccl, AnAllToAllMovesTheBytesOfMpi) {
   const auto there = [&](const Tensor<float>& x) { return cuda::uploaded<float>(x, stream.handle()); };
   const auto here = [&](const auto& x) { return cuda::downloaded(x, stream.handle()); };
 
-  const auto q_heads = to_heads<float>(nccl, there(q), share.query, tokens, memory);
-  const auto k_heads = to_heads<float>(nccl, there(k), share.kv, tokens, memory);
-  const Tensor<float> want_q = to_heads<float>(mpi, q, share.query, tokens);
-  const Tensor<float> want_k = to_heads<float>(mpi, k, share.kv, tokens);
+  const auto q_heads = to_heads<float>(nccl, there(q), query_heads, tokens, memory);
+  const auto k_heads = to_heads<float>(nccl, there(k), kv_heads, tokens, memory);
+  const Tensor<float> want_q = to_heads<float>(mpi, q, query_heads, tokens);
+  const Tensor<float> want_k = to_heads<float>(mpi, k, kv_heads, tokens);
   EXPECT_TRUE(bitwise_equal(here(q_heads), want_q));
   EXPECT_TRUE(bitwise_equal(here(k_heads), want_k));
-  EXPECT_TRUE(bitwise_equal(here(to_sequence<float>(nccl, q_heads, share.query, tokens, memory)), q));
-  EXPECT_TRUE(bitwise_equal(here(to_sequence<float>(nccl, k_heads, share.kv, tokens, memory)),
-                            to_sequence<float>(mpi, want_k, share.kv, tokens)));
-  (void)to_sequence<float>(mpi, want_q, share.query, tokens);
+  EXPECT_TRUE(bitwise_equal(here(to_sequence<float>(nccl, q_heads, query_heads, tokens, memory)), q));
+  EXPECT_TRUE(bitwise_equal(here(to_sequence<float>(nccl, k_heads, kv_heads, tokens, memory)),
+                            to_sequence<float>(mpi, want_k, kv_heads, tokens)));
+  (void)to_sequence<float>(mpi, want_q, query_heads, tokens);
   EXPECT_EQ(nccl.statistics().messages_sent, mpi.statistics().messages_sent);
   EXPECT_EQ(nccl.statistics().bytes_sent, mpi.statistics().bytes_sent);
   EXPECT_EQ(nccl.statistics().bytes_received, mpi.statistics().bytes_received);

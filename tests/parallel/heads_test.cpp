@@ -16,21 +16,19 @@ std::vector<std::vector<Index>> as_lists(const std::vector<Interval>& heads) {
 }
 using Lists = std::vector<std::vector<Index>>;
 
-TEST(HeadShare, BlocksOfQueryAndKeyHeads) {
-  const HeadShare share(8, 4, 2);
-  EXPECT_EQ(as_lists(share.query), (Lists{{0, 4}, {4, 8}}));
-  EXPECT_EQ(as_lists(share.kv), (Lists{{0, 2}, {2, 4}}));
+TEST(SharedHeads, BlocksOfQueryAndKeyHeads) {
+  EXPECT_EQ(as_lists(shared_heads(8, 2)), (Lists{{0, 4}, {4, 8}}));
+  EXPECT_EQ(as_lists(shared_heads(4, 2)), (Lists{{0, 2}, {2, 4}}));
 }
 
-TEST(HeadShare, RanksShareAKeyHeadWhenThereAreFewer) {
-  const HeadShare share(8, 2, 4);
-  EXPECT_EQ(as_lists(share.query), (Lists{{0, 2}, {2, 4}, {4, 6}, {6, 8}}));
-  EXPECT_EQ(as_lists(share.kv), (Lists{{0, 1}, {0, 1}, {1, 2}, {1, 2}}));
-  EXPECT_EQ(as_lists(HeadShare(6, 1, 3).kv), (Lists{{0, 1}, {0, 1}, {0, 1}}));
+TEST(SharedHeads, RanksShareAKeyHeadWhenThereAreFewer) {
+  EXPECT_EQ(as_lists(shared_heads(8, 4)), (Lists{{0, 2}, {2, 4}, {4, 6}, {6, 8}}));
+  EXPECT_EQ(as_lists(shared_heads(2, 4)), (Lists{{0, 1}, {0, 1}, {1, 2}, {1, 2}}));
+  EXPECT_EQ(as_lists(shared_heads(1, 3)), (Lists{{0, 1}, {0, 1}, {0, 1}}));
 }
 
 // An engine maps a query head h of a rank to the K,V head h / g of that rank. It must be the one of the whole layer.
-TEST(HeadShare, TheGroupsOfARankAreThoseOfTheLayer) {
+TEST(SharedHeads, TheGroupsOfARankAreThoseOfTheLayer) {
   int allowed = 0;
   for (Index kv_heads = 1; kv_heads <= 12; ++kv_heads)
     for (Index group = 1; group <= 8; ++group)
@@ -38,11 +36,12 @@ TEST(HeadShare, TheGroupsOfARankAreThoseOfTheLayer) {
         const Index heads = group * kv_heads;
         if (!can_share_heads(heads, kv_heads, ranks)) continue;
         ++allowed;
-        const HeadShare share(heads, kv_heads, ranks);
+        const std::vector<Interval> queries = shared_heads(heads, ranks),
+                                    keys = shared_heads(kv_heads, ranks);
         Index next = 0;
-        for (std::size_t rank = 0; rank < share.query.size(); ++rank) {
-          const Interval& query = share.query[rank];
-          const Interval& kv = share.kv[rank];
+        for (std::size_t rank = 0; rank < queries.size(); ++rank) {
+          const Interval& query = queries[rank];
+          const Interval& kv = keys[rank];
           EXPECT_EQ(query.begin, next);
           next = query.end;
           const Index own_group = (query.end - query.begin) / (kv.end - kv.begin);
@@ -55,9 +54,9 @@ TEST(HeadShare, TheGroupsOfARankAreThoseOfTheLayer) {
   EXPECT_GT(allowed, 300);
 }
 
-TEST(HeadShare, ARefusalSaysWhyAndWhatWouldDo) {
+TEST(SharedHeads, ARefusalSaysWhyAndWhatWouldDo) {
   const auto refusal = [](Index query, Index kv, int ranks) {
-    return input_error([&] { HeadShare(query, kv, ranks); });
+    return input_error([&] { require_shareable(query, kv, ranks); });
   };
   EXPECT_EQ(refusal(6, 3, 2),
             "Ulysses over 2 ranks: 2 neither divides nor is a multiple of 3 KV heads: use 1, 3 or 6");
@@ -68,8 +67,8 @@ TEST(HeadShare, ARefusalSaysWhyAndWhatWouldDo) {
 }
 
 // Every number that is not refused is in the list of every refusal.
-TEST(HeadShare, TheListOfARefusalIsComplete) {
-  const std::string message = input_error([] { HeadShare(12, 6, 5); });
+TEST(SharedHeads, TheListOfARefusalIsComplete) {
+  const std::string message = input_error([] { require_shareable(12, 6, 5); });
   EXPECT_NE(message.find("use 1, 2, 3, 6 or 12"), std::string::npos) << message;
 }
 

@@ -32,10 +32,10 @@ TEST_F(MpiParallel, PiecesTooLargeToBuffer) {
   Tensor<float> x(what.kv());
   fill_random(x.view(), {});
   MpiAllToAll link(comm);
-  const HeadShare share(comm.size(), comm.size(), comm.size());
-  const std::vector<Index> tokens(share.kv.size(), 1024);
-  const Tensor<float> heads = to_heads(link, std::as_const(x).view(), share.kv, tokens);
-  EXPECT_TRUE(bitwise_equal(to_sequence(link, heads.view(), share.kv, tokens), x));
+  const std::vector<Interval> of_ranks = shared_heads(comm.size(), comm.size());
+  const std::vector<Index> tokens(of_ranks.size(), 1024);
+  const Tensor<float> heads = to_heads(link, std::as_const(x).view(), of_ranks, tokens);
+  EXPECT_TRUE(bitwise_equal(to_sequence(link, heads.view(), of_ranks, tokens), x));
 }
 
 TEST_F(MpiParallel, Decoding) {

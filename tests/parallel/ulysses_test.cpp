@@ -103,8 +103,7 @@ const std::initializer_list<Layout> layouts{
 TEST(Ulysses, ARankGetsTheWholeShardOfItsHeadsInTheOrderOfItsMemory) {
   for (const Layout& layout : layouts) {
     const Tensor<float> x = numbered<float>(layout.all);
-    const HeadShare share(layout.all.heads, layout.all.heads, layout.ulysses);
-    on_every_rank(layout, share.query,
+    on_every_rank(layout, shared_heads(layout.all.heads, layout.ulysses),
                   [&](auto& link, const RankGrid& grid, const auto& heads, const auto& tokens,
                       const TokenRanges& slice, const TokenRanges& shard) {
                     const Tensor<float> own = rows_of(x, slice), of_shard = rows_of(x, shard);
@@ -124,8 +123,7 @@ TEST(Ulysses, ARankGetsTheWholeShardOfItsHeadsInTheOrderOfItsMemory) {
 TEST(Ulysses, ThereAndBackIsTheSameArray) {
   for (const Layout& layout : layouts) {
     const Tensor<double> x = numbered<double>(layout.all);
-    const HeadShare share(layout.all.heads, layout.all.heads, layout.ulysses);
-    on_every_rank(layout, share.query,
+    on_every_rank(layout, shared_heads(layout.all.heads, layout.ulysses),
                   [&](auto& link, const RankGrid&, const auto& heads, const auto& tokens,
                       const TokenRanges& slice, const TokenRanges&) {
                     const Tensor<double> own = rows_of(x, slice);
@@ -144,12 +142,11 @@ TEST(Ulysses, TheTwoFunctionsAreAdjoint) {
   for (const Layout& layout : layouts)
     for (const Index kv_heads : {layout.all.heads, Index{2}, Index{1}}) {
       if (!can_share_heads(layout.all.heads, kv_heads, layout.ulysses)) continue;
-      const HeadShare share(layout.all.heads, kv_heads, layout.ulysses);
       Shape all = layout.all;
       all.heads = kv_heads;
       const Tensor<double> x = numbered<double>(all);
       std::vector<double> left(static_cast<std::size_t>(layout.ulysses * layout.rings)), right(left.size());
-      on_every_rank(layout, share.kv,
+      on_every_rank(layout, shared_heads(kv_heads, layout.ulysses),
                     [&](auto& link, const RankGrid& grid, const auto& heads, const auto& tokens,
                         const TokenRanges& slice, const TokenRanges&) {
                       const auto rank = static_cast<std::size_t>(grid.rank);
@@ -172,8 +169,7 @@ TEST(Ulysses, TheTwoFunctionsAreAdjoint) {
 TEST(Ulysses, MemoryByTheFormula) {
   const Layout layout{{2, 8, 48, 4}, PlacementKind::zigzag, 4, 2};
   const Tensor<float> x(layout.all);
-  const HeadShare share(8, 8, 4);
-  on_every_rank(layout, share.query,
+  on_every_rank(layout, shared_heads(8, 4),
                 [&](auto& link, const RankGrid&, const auto& heads, const auto& tokens,
                     const TokenRanges& slice, const TokenRanges&) {
                   const Index before = allocation::current();

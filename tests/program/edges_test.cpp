@@ -233,7 +233,7 @@ TEST(Edges, OfOtherStructs) {
   EXPECT_EQ(Tiling(Tiling::largest_size).of(largest_position).begin, largest_position);
   EXPECT_THROW(Documents({0, largest_position + 1}), Error);
   EXPECT_THROW(Mesh(0, 65536, {65536, 65537, 1, 1}), InputError) << "the product is 65536 modulo 2^32";
-  EXPECT_THROW(HeadShare(largest_count + 1, 1, 2), Error);
+  EXPECT_THROW(require_shareable(largest_count + 1, 1, 2), Error);
   model::ModelShape shape = TrainOptions().shape();
   EXPECT_NO_THROW(require_valid(shape));
   shape.width = shape.hidden = shape.layers = largest_count;

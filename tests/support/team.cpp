@@ -178,18 +178,19 @@ Traffic slices(const RankGrid& grid, const Placement& tokens, const std::vector<
 /// \param input, output  bytes of a number of q, k, v and dO; of a result
 Traffic heads_of(const Case& what, const RankGrid& grid, const Placements& tokens, Index input, Index output,
                  bool both) {
-  const HeadShare share(what.q().heads, what.kv_heads, grid.ulysses.size);
+  const std::vector<Interval> query_heads = shared_heads(what.q().heads, grid.ulysses.size),
+                              kv_heads = shared_heads(what.kv_heads, grid.ulysses.size);
   const Index of_k = what.batch * what.dim, of_v = what.batch * what.kv().value_dim;
   Traffic due;
   const auto add = [&](const Traffic& array, Index times) { due.add(array.sent, array.received, times); };
-  add(slices(grid, tokens.queries, share.query, of_k * input, false), 1);        // q
-  add(slices(grid, tokens.keys, share.kv, (of_k + of_v) * input, false), 1);     // k, v
-  add(slices(grid, tokens.queries, share.query, of_v * output, true), 1);        // out
-  add(slices(grid, tokens.queries, share.query, what.batch * output, true), 1);  // lse
+  add(slices(grid, tokens.queries, query_heads, of_k * input, false), 1);        // q
+  add(slices(grid, tokens.keys, kv_heads, (of_k + of_v) * input, false), 1);     // k, v
+  add(slices(grid, tokens.queries, query_heads, of_v * output, true), 1);        // out
+  add(slices(grid, tokens.queries, query_heads, what.batch * output, true), 1);  // lse
   if (!both) return due;
-  add(slices(grid, tokens.queries, share.query, of_v * input, false), 1);     // dO
-  add(slices(grid, tokens.queries, share.query, of_k * output, true), 1);     // dQ
-  add(slices(grid, tokens.keys, share.kv, (of_k + of_v) * output, true), 1);  // dK, dV
+  add(slices(grid, tokens.queries, query_heads, of_v * input, false), 1);     // dO
+  add(slices(grid, tokens.queries, query_heads, of_k * output, true), 1);     // dQ
+  add(slices(grid, tokens.keys, kv_heads, (of_k + of_v) * output, true), 1);  // dK, dV
   return due;
 }
 
@@ -209,8 +210,8 @@ testing::AssertionResult sent_what_it_should(const RankRun<T>& run, const Case& 
                                              int rank, const NumberBytes& bytes) {
   const RankGrid grid = team.grid(rank);
   const Placements tokens = team.tokens(what);
-  const HeadShare share(what.q().heads, what.kv_heads, team.ulysses);
-  const Index kv_heads = share.kv.front().end - share.kv.front().begin;  // of this rank; all have as many
+  const Interval own_heads = shared_heads(what.kv_heads, team.ulysses).front();
+  const Index kv_heads = own_heads.end - own_heads.begin;  // of this rank; all have as many
   // K and V of a token.
   const Index numbers = what.batch * kv_heads * (what.dim + what.kv().value_dim),
               element = static_cast<Index>(sizeof(T));

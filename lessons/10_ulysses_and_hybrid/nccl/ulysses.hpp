@@ -26,7 +26,7 @@ struct UlyssesGroup {
   std::vector<Block> held;      // of all heads of its slice: block u is computed by rank u
   std::vector<Block> computed;  // of its heads of the shard: block u is held by rank u
 
-  /// \param heads   that each rank computes (HeadShare)
+  /// \param heads   that each rank computes (shared_heads)
   /// \param slices  that each rank holds: local indices of the shard, which they make up in this order
   UlyssesGroup(const std::vector<Interval>& heads, const std::vector<Interval>& slices, std::size_t own) {
     for (std::size_t u = 0; u < heads.size(); ++u) {

@@ -86,7 +86,7 @@ Json play(const std::string& partition, int ranks, const NamedMask& named, Place
   const RankGrid first = division.grid(0, ranks);
   const Placement tokens(kind, drawn_seq, first.ring.size);
   const std::vector<int> hops = kv_hops(named.mask, tokens, tokens);
-  const HeadShare share(drawn_heads, drawn_heads, first.ulysses.size);
+  const std::vector<Interval> heads = shared_heads(drawn_heads, first.ulysses.size);
   const plan::Attention layer{
       1, static_cast<double>(drawn_seq) / ranks, drawn_heads, drawn_heads, drawn_dim, drawn_bytes};
   const bool gathers = partition == "all-gather";
@@ -98,7 +98,7 @@ Json play(const std::string& partition, int ranks, const NamedMask& named, Place
     const RankGrid grid = division.grid(rank, ranks);
     const Ring ring = grid.ring.ring(rank);
     const TokenRanges queries = grid.shard(tokens);
-    const Interval own = share.query[static_cast<std::size_t>(grid.ulysses.index(rank))];
+    const Interval own = heads[static_cast<std::size_t>(grid.ulysses.index(rank))];
     Json steps = Json::array();
     Index sent = static_cast<Index>(volume.all_to_all + volume.gather);
     std::vector<Index>& work = lockstep.work.emplace_back();

@@ -39,9 +39,8 @@ struct RunContext {
 
   /// The heads of a bias that this rank computes with: [0, 1) of one that broadcasts over heads.
   [[nodiscard]] Interval heads_of(const Shape& bias) const {
-    if (bias.heads == 1) return {0, 1};
-    const HeadShare heads(shared.q.heads, shared.kv.heads, grid().ulysses.size);
-    return heads.query[static_cast<std::size_t>(grid().ulysses.index(grid().rank))];
+    const Axis& ulysses = grid().ulysses;
+    return shared_heads(bias.heads, ulysses.size)[static_cast<std::size_t>(ulysses.index(grid().rank))];
   }
 
   /// What it computes.

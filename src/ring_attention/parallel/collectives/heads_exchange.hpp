@@ -95,7 +95,7 @@ struct Division {
 ///
 /// \param link    of the U ranks that share the heads; all of them call
 /// \param x       `[batch, all heads, tokens[rank], dim]`
-/// \param heads   of each rank (HeadShare); a head of several ranks goes to all of them
+/// \param heads   of each rank (shared_heads); a head of several ranks goes to all of them
 /// \param tokens  how many tokens each rank holds (RankGrid::tokens)
 /// \param memory  where x and the result are; the link moves pieces there
 /// \returns `[batch, heads of this rank, sum of tokens, dim]`: the slices one after the other

@@ -24,9 +24,24 @@ std::string allowed_ranks(Index query_heads, Index kv_heads) {
   return text;
 }
 
-void require_shareable(Index query_heads, Index kv_heads, Index ranks) {
+}  // namespace
+
+std::vector<Interval> shared_heads(Index heads, int ranks) {
+  std::vector<Interval> of_ranks;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const Index first = rank * heads / ranks;
+    of_ranks.push_back({first, first + std::max<Index>(1, heads / ranks)});
+  }
+  return of_ranks;
+}
+
+bool can_share_heads(Index query_heads, Index kv_heads, Index ranks) {
+  return ranks >= 1 && divides(ranks, query_heads) && (divides(ranks, kv_heads) || divides(kv_heads, ranks));
+}
+
+void require_shareable(Index query_heads, Index kv_heads, int ranks) {
   require(kv_heads >= 1 && within(query_heads, 1, largest_count) && divides(kv_heads, query_heads),
-          "HeadShare: the K,V heads do not divide the query heads");
+          "Ulysses: the K,V heads do not divide the query heads");
   if (can_share_heads(query_heads, kv_heads, ranks)) return;
   const std::string number = std::to_string(ranks);
   const std::string why =
@@ -37,25 +52,6 @@ void require_shareable(Index query_heads, Index kv_heads, Index ranks) {
           : number + " neither divides nor is a multiple of " + counted(kv_heads, "KV head");
   throw InputError("Ulysses over " + counted(ranks, "rank"), why,
                    "use " + allowed_ranks(query_heads, kv_heads));
-}
-
-}  // namespace
-
-bool can_share_heads(Index query_heads, Index kv_heads, Index ranks) {
-  return ranks >= 1 && divides(ranks, query_heads) && (divides(ranks, kv_heads) || divides(kv_heads, ranks));
-}
-
-HeadShare::HeadShare(Index query_heads, Index kv_heads, int ranks) {
-  require_shareable(query_heads, kv_heads, ranks);
-  for (int rank = 0; rank < ranks; ++rank) {
-    query.push_back({rank * query_heads / ranks, (rank + 1) * query_heads / ranks});
-    const Index first = rank * kv_heads / ranks;
-    kv.push_back({first, first + std::max<Index>(1, kv_heads / ranks)});
-  }
-}
-
-std::vector<Interval> all_heads(Index heads, int ranks) {
-  return std::vector<Interval>(static_cast<std::size_t>(ranks), Interval{0, heads});
 }
 
 }  // namespace ring_attention

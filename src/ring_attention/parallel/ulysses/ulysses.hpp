@@ -12,28 +12,30 @@
 
 namespace ring_attention {
 
-/// A rank holds all heads of its slice and computes some heads of the whole shard (RankGrid, HeadShare).
+/// A rank holds all heads of its slice and computes some heads of the whole shard (RankGrid, shared_heads).
 class UlyssesLayout : public HeadLayout {
  public:
   /// \param group  along grid.ulysses; it moves pieces in `memory`. Both outlive this object
   /// \param tokens  over the ranks of the ring
   /// \param bias    of the whole attention
-  /// \throws InputError when the ranks cannot share these heads (HeadShare)
+  /// \throws InputError when the ranks cannot share these heads (require_shareable)
   UlyssesLayout(AllToAll& group, const RankGrid& grid, const Placements& tokens, Index query_heads,
                 Index kv_heads, const Memory& memory = host_memory(), const std::optional<Shape>& bias = {})
       : HeadLayout(query_heads, kv_heads),
         group_(group),
         memory_(memory),
         own_(static_cast<std::size_t>(grid.ulysses.index(grid.rank))),
-        share_(query_heads, kv_heads, grid.ulysses.size),
+        heads_of_queries_(shared_heads(query_heads, grid.ulysses.size)),
+        heads_of_keys_(shared_heads(kv_heads, grid.ulysses.size)),
         query_tokens_(grid.tokens(tokens.queries)),
         key_tokens_(grid.tokens(tokens.keys)) {
-    if (bias) bias_heads_ = bias->heads == 1 ? all_heads(1, grid.ulysses.size) : share_.query;
+    require_shareable(query_heads, kv_heads, grid.ulysses.size);
+    if (bias) heads_of_bias_ = shared_heads(bias->heads, grid.ulysses.size);
   }
 
   [[nodiscard]] bool shares_heads() const override { return true; }
-  [[nodiscard]] Interval heads() const override { return share_.query[own_]; }
-  [[nodiscard]] Interval kv_heads() const override { return share_.kv[own_]; }
+  [[nodiscard]] Interval heads() const override { return heads_of_queries_[own_]; }
+  [[nodiscard]] Interval kv_heads() const override { return heads_of_keys_[own_]; }
   /// A bias that broadcasts over heads goes to every rank.
   [[nodiscard]] MaybeOwned<float> to_heads(Held what, MaybeOwned<float> x) const override {
     return moved_to_heads(what, std::move(x));
@@ -71,7 +73,7 @@ class UlyssesLayout : public HeadLayout {
   }
   /// The heads of each rank.
   [[nodiscard]] const std::vector<Interval>& heads_of(Held what) const {
-    return what == Held::queries ? share_.query : what == Held::keys ? share_.kv : bias_heads_;
+    return what == Held::queries ? heads_of_queries_ : what == Held::keys ? heads_of_keys_ : heads_of_bias_;
   }
   [[nodiscard]] const std::vector<Index>& tokens_of(Held what) const {
     return what == Held::keys ? key_tokens_ : query_tokens_;
@@ -80,8 +82,8 @@ class UlyssesLayout : public HeadLayout {
   AllToAll& group_;
   const Memory& memory_;
   std::size_t own_;
-  HeadShare share_;
-  std::vector<Interval> bias_heads_;  // of each rank; none without a bias
+  std::vector<Interval> heads_of_queries_, heads_of_keys_;  // of each rank
+  std::vector<Interval> heads_of_bias_;                     // likewise; none without a bias
   std::vector<Index> query_tokens_, key_tokens_;
 };
 
@@ -89,9 +91,7 @@ class UlyssesLayout : public HeadLayout {
 [[nodiscard]] inline Division hybrid(std::optional<int> share_heads) {
   Division division = ring();
   division.share_heads = share_heads;
-  division.require_shareable = [](Index heads, Index kv_heads, int ranks) {
-    (void)HeadShare(heads, kv_heads, ranks);
-  };
+  division.require_shareable = require_shareable;
   division.layout = [](const SharedAttention& all, Links& links,
                        const Memory& memory) -> std::unique_ptr<HeadLayout> {
     if (all.grid.ulysses.size == 1) return nullptr;
