@@ -1,10 +1,10 @@
 // Lesson 01: safe softmax. safe_softmax.hpp is the idea; this program shows what it is good for.
 #include LESSON_IDEA
+#include LESSON_MISTAKES
 
 #include "common/counted_row.hpp"
 #include "common/lesson.hpp"
 #include "failure.hpp"
-#include "named.hpp"
 #include "ring_attention/core/eigen.hpp"
 #include "ring_attention/core/random.hpp"
 #include "ring_attention/core/tensor.hpp"

@@ -1,11 +1,11 @@
 // Lesson 02: online softmax. online_softmax.hpp is the idea, lse_forms.hpp the same for results that are already
 // divided by their sum; this program shows what they are good for.
 #include LESSON_IDEA
+#include LESSON_MISTAKES
 
 #include "checks.hpp"
 #include "common/counted_row.hpp"
 #include "lse_checks.hpp"
-#include "named.hpp"
 
 using namespace ring_attention;
 using namespace ring_attention::lesson;

@@ -1,9 +1,9 @@
 // Lesson 03: blockwise attention. blockwise_attention.hpp is the idea; this program shows what it is good for.
 #include LESSON_IDEA
+#include LESSON_MISTAKES
 
 #include "common/saved_cases.hpp"
 #include "costs.hpp"
-#include "named.hpp"
 #include "ring_attention/attention/blockwise.hpp"
 #include "tiles.hpp"
 

@@ -1,12 +1,12 @@
 // Lesson 04: distributed softmax. distributed_softmax.hpp is the idea; this program shows what it is good for.
 #include LESSON_IDEA
+#include LESSON_MISTAKES
 
 #include <bit>
 
 #include "common/mpi_counter.hpp"
 #include "costs.hpp"
 #include "deadlock.hpp"
-#include "named.hpp"
 #include "ring_attention/ring/placement.hpp"
 #include "row.hpp"
 
