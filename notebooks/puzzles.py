@@ -447,7 +447,7 @@ def judge_9(picture, backward):
     deal = _Deal("full")
     picture["due"] = deal.due()
 
-    def step(k, v, *totals):
+    def compute(k, v, *totals):
         for rank in range(RANKS):
             _board.write(deal.q[rank], k[rank], _rank_of)
             parts = _backward_tile(deal.q[rank], k[rank], v[rank], True, deal.right["out"][rank], deal.right["lse"][rank],
@@ -456,7 +456,7 @@ def judge_9(picture, backward):
                 total[rank] += part
 
     zeros = [[np.zeros_like(x) for x in arrays] for arrays in (deal.q, deal.k, deal.v)]
-    found = backward(step, list(deal.k), list(deal.v), *zeros)
+    found = backward(compute, list(deal.k), list(deal.v), *zeros)
     if not isinstance(found, tuple) or len(found) != 3:
         raise NotYet("the lists dq, dk and dv are due")
     _no_picture_of_weights(picture, deal)

@@ -68,7 +68,7 @@ ds = p * (dp - delta)
 """,
     9: """
 for t in range(len(k)):
-    step(k, v, dq, dk, dv)
+    compute(k, v, dq, dk, dv)
     dk, dv = hop(dk), hop(dv)
     if t + 1 < len(k):
         k, v = hop(k), hop(v)
