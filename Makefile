@@ -127,7 +127,7 @@ docs: ## the documentation site, in build/release/docs
 player: ## open the player in a browser (SCENE=blocking: at this scene)
 	@python3 docs/address.py open $(SCENE)
 
-notebooks: ## execute the notebooks
+notebooks: ## execute the notebooks, and store their pictures in them
 	@$(SETUP) run notebooks
 	@$(CONFIGURE)
 	@$(COMPILE) --target notebooks

@@ -45,8 +45,6 @@ browser   chromium?                    -                -                tries t
 notebooks python3                      python3          python3          runs the notebooks
 notebooks python3-numpy                numpy            -                their arrays
 notebooks python3-matplotlib           python-matplotlib -               their pictures
-notebooks python3-nbclient             jupyterlab       -                executes them without a browser
-notebooks python3-ipykernel            -                -                the Python they run in
 format    clang-format-19/python3-pip  python3          clang-format-19  formats the source
 lint      clang-format-19/python3-pip  python3          clang-format-19  formats the source
 lint      clang-tidy-19/python3-pip    python3          clang-tidy-19    looks for mistakes in the source

@@ -527,8 +527,10 @@ def _counted(picture):
     return ~(np.abs(weights) < 1e-30), due & ~(np.abs(weights) > 1e-30)
 
 
-def _draw(number, picture, right):
+def _draw(title, picture):
     """Full colour: the rank computed the score, and it counts; pale: computed for nothing."""
+    if plt is None:
+        return
     due, who = picture["due"], picture.get("who", np.full((24, 24), -1))
     image, computed, (counts, missing) = np.ones((24, 24, 3)), who >= 0, _counted(picture)
     image[computed] = COLOURS[who[computed]]
@@ -541,7 +543,7 @@ def _draw(number, picture, right):
             axes.scatter(*np.argwhere(cells).T[::-1], s=9, marker=marker, c=colour, linewidths=0.8, label=says)
     for rank in np.unique(who[computed]):
         axes.scatter([], [], marker="s", color=COLOURS[rank], label=f"rank {rank}")
-    axes.set(title=f"puzzle {number}: {'right' if right else 'not yet'}", xlabel="key", ylabel="query", xticks=range(0, 24, 6),
+    axes.set(title=title, xlabel="key", ylabel="query", xticks=range(0, 24, 6),
              yticks=range(0, 24, 6))
     axes.legend(loc="upper left", bbox_to_anchor=(1.02, 1), fontsize=8, frameon=False)
     plt.show()
@@ -566,7 +568,7 @@ def judge(number, *functions):
         solved.add(number)
         says = f"right. {len(solved)} of {len(DUE)} puzzles are solved."
     except Hole:
-        says = f"a hole is empty. Due: {DUE[number]}."
+        picture, says = None, f"a hole is empty. Due: {DUE[number]}."
     except NotYet as found:
         (says, *more) = found.args
         counts, missing = _counted(picture)
@@ -579,8 +581,15 @@ def judge(number, *functions):
     except Exception as error:
         says = f"not yet: {type(error).__name__}: {error}{_where(error)}"
     print("\n    ".join((f"Puzzle {number}: {says}", *dict.fromkeys(more))))
-    if plt:
-        _draw(number, picture, number in solved)
+    if picture:
+        _draw(f"puzzle {number}: {'right' if number in solved else 'not yet'}", picture)
+
+
+def example():
+    """What a try draws, here a causal ring that is right."""
+    picture, deal = {}, _Deal("causal")
+    _forward(picture, deal, lambda v: _ring(deal, v))
+    _draw("a causal ring on four ranks: right", picture)
 
 
 def left():

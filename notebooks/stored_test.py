@@ -1,4 +1,4 @@
-"""Notebooks are stored without outputs, end in an assert, and link to files that exist."""
+"""Notebooks are stored with their pictures, small enough for a clone, end in an assert, and link to files that exist."""
 
 import json
 import re
@@ -6,34 +6,40 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+BYTES, ALL_BYTES = 150_000, 1_500_000
+WITHOUT = ("11_tensor_cores.ipynb",  # no GPU has run it yet
+           "08_numbers.ipynb", "13_blockwise_transformer.ipynb")  # trainings, not stored yet: `make notebooks`
 
 
-def complaints(notebook):
+def complaints(notebook, name):
     cells = notebook["cells"]
-    code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    code = [cell for cell in cells if cell["cell_type"] == "code"]
     for number, cell in enumerate(cells):
-        if cell.get("outputs") or cell.get("execution_count") is not None:
-            yield f"cell {number} is stored with its output; clear it (Kernel, Restart & Clear Output)"
         for link in re.findall(r"\]\(([^)#]+)[^)]*\)", "".join(cell["source"]) * (cell["cell_type"] == "markdown")):
             if not link.startswith("http") and not (HERE / link).exists():
                 yield f"cell {number}: {link}: there is no such file"
     if notebook["metadata"]["kernelspec"]["name"] != "python3":
         yield "the kernel is not python3"
-    if not code or not re.search(r"^assert ", code[-1], re.MULTILINE):
+    if not code or not re.search(r"^assert ", "".join(code[-1]["source"]), re.MULTILINE):
         yield "the last code cell asserts nothing"
-    if not any("plt." in source or "judge(" in source for source in code):
+    if name in WITHOUT:
+        return
+    if [cell["execution_count"] for cell in code] != list(range(1, len(code) + 1)):
+        yield "it is not stored as `make notebooks` stores it, executed from its first cell to its last"
+    if not any("image/png" in output.get("data", ()) for cell in code for output in cell["outputs"]):
         yield "there is no picture"
 
 
 def main():
-    files = sorted(HERE.glob("*.ipynb"))
-    found = [
-        f"{file.name}: {complaint}"
-        for file in files
-        for complaint in complaints(json.loads(file.read_text(encoding="utf-8")))
-    ]
-    print("\n".join(found + [f"{len(files)} notebooks, {len(found)} complaints"]))
-    return 1 if found or not files else 0
+    found, sizes = [], {file: file.stat().st_size for file in sorted(HERE.glob("*.ipynb"))}
+    for file, size in sizes.items():
+        found += [f"{file.name}: {says}" for says in complaints(json.loads(file.read_text(encoding="utf-8")), file.name)]
+        if size > BYTES:
+            found.append(f"{file.name} has {size} bytes, more than {BYTES}")
+    if sum(sizes.values()) > ALL_BYTES:
+        found.append(f"all notebooks have {sum(sizes.values())} bytes, more than {ALL_BYTES}")
+    print("\n".join(found + [f"{len(sizes)} notebooks, {sum(sizes.values())} bytes, {len(found)} complaints"]))
+    return 1 if found or not sizes else 0
 
 
 if __name__ == "__main__":
