@@ -184,7 +184,8 @@ def main(arguments):
     os.environ["MPLBACKEND"] = "agg"
     sys.path.append(str(BUILD / "python"))
     write = "--write" in arguments
-    found = [execute(Path(name).resolve(), write) for name in arguments if name != "--write"]
+    paths = [Path(name).resolve() for name in arguments if name != "--write"]  # a notebook runs in its folder
+    found = [execute(path, write) for path in paths]
     if any(found):
         print("Remedy, if that is right: `make notebooks` stores what they show now. Look at the pictures.")
         return 1
