@@ -14,6 +14,7 @@ set(mpi_sources
     ring_attention/mpi/agreement.cpp
     ring_attention/mpi/collectives.cpp
     ring_attention/mpi/communicator.cpp
+    ring_attention/mpi/end.cpp
     ring_attention/mpi/host.cpp)
 set(attention_sources
     ring_attention/attention/backward.cpp

@@ -1,10 +1,10 @@
 #include "program/watchdog.hpp"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <cstdio>
+
+#include "ring_attention/mpi/end.hpp"
 
 namespace ring_attention {
 
@@ -73,9 +73,7 @@ void Watchdog::watch() {
                    "[rank %s] error: nothing moved for %g s: %s; a peer has stopped, or is slower than %s\n",
                    rank.c_str(), timeout_.count(), activity_.describe().c_str(), limit_);
       std::fflush(stderr);
-      // MPICH's launcher may drop what it has not read when a rank ends: wait until it has read the line.
-      std::this_thread::sleep_for(std::chrono::milliseconds(200));
-      _exit(3);
+      end_without_mpi();
     }
   }
 }

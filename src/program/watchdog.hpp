@@ -57,7 +57,7 @@ class Activity {
 /// line on stderr: `[rank 2] nothing moved for 60 s: exchange, step 2, peer 1; ...`.
 ///
 /// The watchdog never calls MPI: the main thread may never return from an MPI call, and MPI_Abort is not safe from
-/// this thread. The launcher sees the exit and ends the other ranks.
+/// this thread. The launcher ends the other ranks.
 class Watchdog {
  public:
   /// \param rank   -1: not known yet

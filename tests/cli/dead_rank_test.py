@@ -87,7 +87,8 @@ class DeadRankTest(harness.CommandTest):
         result = job.wait(STEP + self.TIMEOUT + 30)
         taken = time.monotonic() - begin
         self.assertIsNotNone(result.code, f"did not end\n{result}")
-        self.assertNotEqual(result.code, 0, str(result))
+        if number != signal.SIGKILL:  # then the code is the launcher's, and may be 0: github.com/pmodels/mpich/issues/7057
+            self.assertNotEqual(result.code, 0, str(result))
         self.assertEqual(result.survivors, [], str(result))
         return result, taken
 
@@ -99,16 +100,12 @@ class DeadRankTest(harness.CommandTest):
         self.earlier = self.results()
 
     def test_killed(self):
-        codes = set()
         for ranks, victim in ((4, 0), (3, 2), (1, 0)):
             with self.subTest(ranks=ranks, victim=victim):
                 job, pid = self.start_early(ranks, victim, before=ranks)
-                result, taken = self.strike(job, pid, signal.SIGKILL)
+                _, taken = self.strike(job, pid, signal.SIGKILL)
                 self.assertLess(taken, SLACK)
                 self.assert_nothing_happened()
-                codes.add(result.code)
-        # MPICH's launcher or-s the signals of all ranks: 9 of the killed one, 15 where it had to end another one itself.
-        self.assertLessEqual(len(codes - {9 | 15}), 1, f"exit codes {codes}")
 
     def test_stopped(self):
         # A rank sends its last K,V at the beginning of the last step but one. The victim has to be stopped before that, and
@@ -164,7 +161,7 @@ class RandomMomentTest(DeadRankTest):
                 self.assertIsNotNone(result.code, f"did not end\n{result}")
                 self.assertLess(time.monotonic() - begin, limit)
                 self.assertEqual(result.survivors, [], str(result))
-                self.assert_old_or_new(result)
+                self.assert_old_or_new(result, number)
                 if result.code != 0:  # else it was through before it was struck
                     places.append("?")
                     places[-1] = where(result)
@@ -216,13 +213,14 @@ class RandomMomentTest(DeadRankTest):
                     self.assertLess(time.monotonic() - begin, 1 + SLACK)
                 self.assertIsNotNone(result.code, str(result))
                 self.assertEqual(result.survivors, [], str(result))
-                self.assert_old_or_new(result)
+                self.assert_old_or_new(result, number)
                 self.run_well(2, *SHORT)
 
-    def assert_old_or_new(self, result):
+    def assert_old_or_new(self, result, number):
         """The job may have succeeded before it was hit; a report always means a complete set of files."""
         if not os.path.exists(self.path("results/report.json")):
-            self.assertNotEqual(result.code, 0, str(result))
+            if number != signal.SIGKILL:
+                self.assertNotEqual(result.code, 0, str(result))
             return
         kinds = set()
         for name, _, earlier in self.earlier[:2]:

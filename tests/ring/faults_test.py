@@ -54,9 +54,9 @@ for fault in ("stop", "sleep"):
 # A rank that dies ends the job at once, long before the time-out.
 for fault in ("kill", "throw"):
     dead = run(fault, 3, 60)
-    dead.expect_failure()
     dead.expect_within(5)
-    if fault == "throw":
+    if fault == "throw":  # after a kill the exit code is the launcher's, and may be 0: github.com/pmodels/mpich/issues/7057
+        dead.expect_failure()
         dead.expect_error("[rank 1] error: a mishap in the middle")
 
 # A message of a wrong length is an error, not a wrong result.

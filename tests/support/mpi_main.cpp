@@ -16,6 +16,7 @@
 #include <cstring>
 #include <string>
 
+#include "ring_attention/mpi/end.hpp"
 #include "support/select_source.hpp"
 
 namespace {
@@ -25,10 +26,9 @@ std::string running;         // what the watchdog watches
 char out_of_time_line[512];  // what it prints: made beforehand, for a signal handler only writes
 std::size_t out_of_time_length = 0;
 
-// A rank that ends without MPI_Finalize ends the whole job. MPI_Abort may not be called from here.
 extern "C" void out_of_time(int) {
   [[maybe_unused]] const auto written = write(STDERR_FILENO, out_of_time_line, out_of_time_length);
-  _exit(3);
+  ring_attention::end_without_mpi();
 }
 
 // Gives `what` 20 seconds from now (RING_ATTENTION_WATCHDOG_SECONDS under slow tools).
