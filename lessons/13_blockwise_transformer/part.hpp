@@ -81,9 +81,9 @@ class RankShare {
     for (std::size_t array = 0; array < weights_.arrays(); ++array)
       initialise(weights_.layout(array), setup.seed, static_cast<Index>(array), weights_.kept(array),
                  weights_.values(array));
-    if (mistake == Mistake::shifted_tokens) own_.previous = shifted(own_.token, 1);
-    if (mistake == Mistake::shifted_labels) shift_labels();
-    if (mistake == Mistake::local_rotary) place_.tokens = whole(count(place_.tokens));
+    if (mistake == "shifted-tokens") own_.previous = shifted(own_.token, 1);
+    if (mistake == "shifted-labels") shift_labels();
+    if (mistake == "local-rotary") place_.tokens = whole(count(place_.tokens));
   }
 
   [[nodiscard]] Result train() {
@@ -104,7 +104,7 @@ class RankShare {
  private:
   static RankContext<double> place_with(const ModelLinks& links, const Setup& setup, Mistake mistake) {
     RankContext<double> place = rank_context<double>(links, setup.kind, setup.seq, setup.batch);
-    if (mistake == Mistake::data_ranks_only) place.replicas = links.links->group(links.mesh.data());
+    if (mistake == "data-ranks-only") place.replicas = links.links->group(links.mesh.data());
     return place;
   }
 
@@ -144,7 +144,7 @@ class RankShare {
   /// The parameters of an array: gathered before they are used. The mistake: once.
   [[nodiscard]] std::span<const double> parameters(std::size_t array) {
     Whole<double>& used = used_.at(array);
-    if (mistake_ != Mistake::stale_weights || used.values.empty()) used = weights_.whole(array);
+    if (mistake_ != "stale-weights" || used.values.empty()) used = weights_.whole(array);
     return used.values;
   }
 
@@ -159,7 +159,7 @@ class RankShare {
     const EmbeddingParameters<const double> embedding(of_ends, parameters(1));
     const Scoring scoring{1 / std::sqrt(static_cast<double>(setup_.shape.dim)), Mask::causal()};
     const lesson::Layer layer{setup_.shape, place_, {of_layer, parameters(0)}, scoring, 5};
-    if (mistake_ == Mistake::mean_of_means)
+    if (mistake_ == "mean-of-means")
       labels = std::max(1.0, static_cast<double>(own_.labels())) * ranks_->size();
     double loss = 0;
     for (Index which = 0; which < own_.sequences; ++which) {
@@ -174,7 +174,7 @@ class RankShare {
       const lesson::Rows dx = lesson::backward(layer, kept, dz, gradients);
       add_embedding_gradient<double>(setup_.shape, one, lesson::view(dx), of_embedding.embedding);
     }
-    if (mistake_ == Mistake::norm_twice)
+    if (mistake_ == "norm-twice")
       for (const View<double>& gain : {gradients.norm_1, gradients.norm_2})
         all_reduce(*place_.tensor, gain.elements());
     lesson::sum_gradients(place_, gradients, layer_gradient.view().elements(), weights_.gradients(0));
