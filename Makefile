@@ -37,7 +37,7 @@ CTEST     := ctest --test-dir $(BUILD) --output-on-failure --no-tests=error --pa
 TELLS_WHAT_IS_LEFT_OUT = --output-junit $(abspath $(BUILD))/tests.xml; code=$$?; \
   python3 tests/not_run.py $(BUILD)/tests.xml || [ $$? -ne 1 ] || code=1; exit $$code
 
-.PHONY: help run test check mutants test-long lessons capstone gpu-lessons python bench bench-report docs player notebooks format format-check lint dist clean
+.PHONY: help run test check mutants test-long lessons capstone gpu-lessons python bench bench-report docs player live notebooks format format-check lint dist clean
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
 
@@ -126,6 +126,15 @@ docs: ## the documentation site, in build/release/docs
 
 player: ## open the player in a browser (SCENE=blocking: at this scene)
 	@python3 docs/address.py open $(SCENE)
+
+# The compiler keeps its C library where it is told.
+FOR_ZIG := ZIG_GLOBAL_CACHE_DIR=$(abspath build/zig/cache) ZIG_LOCAL_CACHE_DIR=$(abspath build/zig/cache)
+live: ## build the module of the live page for WebAssembly, and open the page (MODULE=FILE: only write it there)
+	@$(SETUP) live
+	@$(USABLE) $(FOR_ZIG) cmake --preset live > /dev/null
+	@$(FOR_ZIG) cmake --build --preset live --parallel $(JOBS)
+	@python3 src/live/pack.py build/live/live.wasm $(MODULE)
+	@$(if $(MODULE),:,python3 docs/address.py open ranks=4)
 
 notebooks: ## execute the notebooks, and store their pictures in them
 	@$(SETUP) run notebooks

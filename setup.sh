@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs what this project needs and this machine lacks.
 #
-#     sh setup.sh [run] [test] [diagnose] [python] [docs] [browser] [notebooks] [format] [lint] [sanitize] [bench] [gpu-headers]
+#     sh setup.sh [run] [test] [diagnose] [python] [docs] [browser] [notebooks] [format] [lint] [sanitize] [bench] [gpu-headers] [live]
 #
 # Without a part: run test.
 #
@@ -60,6 +60,11 @@ bench     libbenchmark-dev             google-benchmark -                Google 
 bench     libopenblas-dev?             openblas         -                OpenBLAS, whose sgemm the kernels are measured against
 bench     libdnnl-dev?                 onednn           -                oneDNN, a peer of the kernels
 bench     python3                      python3          python3          runs the benchmarks
+live      make                         -                make             drives the build
+live      cmake                        cmake            cmake            configures the build
+live      libeigen3-dev                eigen            -                matrices, for the reference
+live      python3                      python3          python3          packs the module
+live      python3-pip                  python3          pip3             loads the compiler
 '
 
 say() { printf 'setup: %s\n' "$*"; }
@@ -221,9 +226,16 @@ gpu_headers_setup() {
   has_nccl_header || load_headers nccl "$nccl_wheel"
 }
 
+# For WebAssembly: no package of Debian has LLVM's C++ library with exceptions for it, and this wheel has the sources.
+live_setup() {
+  [ ! -x "$build/zig/ziglang/zig" ] || return 0
+  say 'loading clang for WebAssembly (100 MB, 410 MB on the disk) into build/zig'
+  load_wheels zig '' ziglang==0.17.1
+}
+
 # --- which ---------------------------------------------------------------------------------------
 
-parts='run test diagnose python docs browser notebooks format lint sanitize bench gpu-headers'
+parts='run test diagnose python docs browser notebooks format lint sanitize bench gpu-headers live'
 groups=
 # shellcheck disable=SC2048 # parts are words
 for group in ${*:-run test}; do
@@ -248,3 +260,4 @@ fi
 case $groups in *format*) llvm_tools_setup clang-format ;; esac
 case $groups in *lint*) llvm_tools_setup clang-format clang-tidy ;; esac
 case $groups in *gpu-headers*) gpu_headers_setup ;; esac
+case $groups in *live*) live_setup ;; esac

@@ -24,6 +24,7 @@ ABOVE = {  # a folder of src above the library and what it may include besides i
     "mistakes": set(),
     "cli": set(),
     "model": set(),
+    "live": {"mistakes", "program"},
     "plan": set(),
     "program": {"io", "cli", "model", "plan"},
     "python": {"io", "program"},

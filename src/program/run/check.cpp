@@ -288,12 +288,6 @@ Tensor<double> Check<T>::of_keys(const Tensor<T>& gradient) const {
   return has_every_row() ? converted<double>(gradient) : rows_of(gradient, keys_.rows);
 }
 
-/// An array that is zero by definition: keys that no query sees, rows that see one key or none.
-bool is_zero(const Tensor<double>& array) {
-  return std::ranges::all_of(array.view().elements(),
-                             [](double x) { return x == 0 || x == negative_infinity<double>; });
-}
-
 /// Numbers of heads as an array of one row.
 Tensor<double> heads(std::span<const double> numbers) {
   Tensor<double> array({1, std::ssize(numbers), 1, 1});

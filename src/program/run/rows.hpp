@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "ring_attention/attention/softmax.hpp"
 #include "ring_attention/core/tensor.hpp"
 
 namespace ring_attention {
@@ -27,6 +28,12 @@ inline void scatter_rows(const Tensor<double>& part, View<double> into, Index ba
   for (Index h = 0; h < part.shape().heads; ++h)
     for (Index i = 0; i < part.shape().seq; ++i)
       std::ranges::copy(part.view().row(0, h, i), into.row(batch, first_head + h, first_row + i).begin());
+}
+
+/// An array that is zero by definition: keys that no query sees, rows that see one key or none.
+[[nodiscard]] inline bool is_zero(const Tensor<double>& array) {
+  return std::ranges::all_of(array.view().elements(),
+                             [](double x) { return x == 0 || x == negative_infinity<double>; });
 }
 
 }  // namespace ring_attention

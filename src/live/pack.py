@@ -1,0 +1,41 @@
+"""`pack.py LIVE.WASM [FILE]` writes docs/player/module.js: the module, the mistakes that it makes, and the commit that it is made from.
+
+A page from a disk can load a script, and no other file.
+"""
+
+import base64
+import csv
+import gzip
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+MOST_PACKED = 300_000
+# The scores of the page are small and each query sees a key: they do not show.
+LARGE_SCORES = {"no-max", "m-starts-0", "finite-start", "textbook-lse", "unguarded-row"}
+
+
+def mistakes():
+    """id: what is wrong, of the mistakes that a choice of the page shows."""
+    header = (ROOT / "src/mistakes/ring_mistakes.hpp").read_text(encoding="utf-8")
+    with open(ROOT / "src/python/ring_attention_diagnose/mistakes.tsv", encoding="utf-8", newline="") as file:
+        says = {row["id"]: row["says"] for row in csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)}
+    return {one: says[one] for one in re.findall(r'\.id = "([\w-]+)"', header) if one not in LARGE_SCORES}
+
+
+def main(wasm, to=ROOT / "docs/player/module.js"):
+    packed = gzip.compress(Path(wasm).read_bytes(), 9, mtime=0)
+    if len(packed) > MOST_PACKED:
+        sys.exit(f"pack.py: the module takes {len(packed)} bytes: at most {MOST_PACKED}")
+    version = subprocess.run(["git", "-C", ROOT, "describe", "--always", "--dirty", "--exclude=*", "--abbrev=12"],
+                             capture_output=True, text=True).stdout.strip()
+    module = {"commit": version or "of a source archive", "mistakes": mistakes(), "wasm": base64.b64encode(packed).decode()}
+    Path(to).write_text(f"// Written by src/live/pack.py.\nwindow.liveModule = {json.dumps(module)};\n", encoding="utf-8")
+    print(f"{to}: {len(packed)} bytes, from {version}")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
