@@ -1,6 +1,6 @@
-"""Records the player's scenes and tables from real runs: `record.py [BUILD_FOLDER]`.
+"""Records the player's scenes from real runs: `record.py [BUILD_FOLDER]`.
 
-Writes scenes.js (traces of the program, and of what scenes.cpp makes), tables.js (`ring-attention plan cells`), the
+Writes scenes.js (traces of the program, and of what scenes.cpp makes), the
 picture of lesson 06, docs/ring.svg, docs/player.png and the list of docs/player.md. Of each
 scene the fastest of some runs is taken, with its times as they were: from the first event of the attention on, in whole
 microseconds.
@@ -22,7 +22,6 @@ import player_test
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 RUNS = 7
-MOST_BYTES = 200_000
 NOT_DRAWN = {"hop", "to", "from", "send", "receive", "pairs"}
 
 PROBLEM = "--random 1,2,2048,64"
@@ -201,11 +200,6 @@ def duration(events):
     return max(event["ts"] for event in events)
 
 
-def script(name, value):
-    """A file that a page can load from a disk, too: browsers read no JSON there."""
-    return f"// Written by record.py.\nwindow.{name} = {value};\n"
-
-
 def screenshot():
     """docs/player.png, where there is a browser."""
     if not (chrome := player_test.browser()):
@@ -238,12 +232,9 @@ def main(build=ROOT / "build/release"):
         + "}"
         for name, lesson, title, text, ranks, words in SCENES
     )
-    written = script("recordedScenes", f"[\n{lines}\n]")
-    if len(written.encode()) > MOST_BYTES:
-        sys.exit(f"the scenes take {len(written.encode())} bytes: at most {MOST_BYTES}")
+    # A script, not JSON: browsers read no JSON from a disk.
+    written = f"// Written by record.py.\nwindow.recordedScenes = [\n{lines}\n];\n"
     (HERE / "scenes.js").write_text(written, encoding="utf-8")
-    tables = subprocess.run([build / "ring-attention", "plan", "cells"], check=True, capture_output=True, text=True)
-    (HERE / "tables.js").write_text(script("playTables", tables.stdout.strip()), encoding="utf-8")
     (ROOT / "lessons/06_overlapped_ring/trace.svg").write_text(
         picture.two_hops(scenes["hides"], scenes["sticks-out"]), encoding="utf-8"
     )

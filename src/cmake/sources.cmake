@@ -168,7 +168,6 @@ set(program_parts_sources # what the tests use, too
     program/output_directory.cpp
     program/partition_options.cpp
     program/placement_choice.cpp
-    program/plan/cells.cpp
     program/plan/config.cpp
     program/plan/options.cpp
     program/plan/placements.cpp

@@ -15,7 +15,6 @@
 #include "program/decode/options.hpp"
 #include "program/diagnose.hpp"
 #include "program/example/command.hpp"
-#include "program/plan/cells.hpp"
 #include "program/plan/command.hpp"
 #include "program/plan/placements.hpp"
 #include "program/run/command.hpp"
@@ -66,9 +65,6 @@ class Program {
     CommandLine& plan =
         add(words_, "plan", "What a model and a context need on machines that you do not have",
             declare_plan_options, on_rank_0(plan_command));
-    add(plan, "cells",
-        "What each rank computes at each step, and which ranks wait: tables of a small problem, as JSON",
-        declare_cells_options, on_rank_0(cells_command));
     add(plan, "placements", "How well each placement of tokens balances a mask, and how much it sends",
         declare_placements_options, on_rank_0(placements_command));
     add(words_, "decode", "A prompt, then its next tokens one by one against a sharded cache",

@@ -108,26 +108,6 @@ class Plan(harness.CommandTest):
             seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
             self.assertLess(seconds, 2 * harness.SLOWNESS)
 
-    def test_cells(self):
-        """Each visible pair of each head is computed once; bytes are those of a run; a zigzag of a causal mask is even."""
-        cells = json.loads(self.run_ranks(1, "plan", "cells", "--ranks", "4", launcher=False).out)
-        self.assertEqual(len(cells["plays"]), 4 * 4 * 3)
-        for play in cells["plays"]:
-            visible = sum(row.count("#") for row in cells["masks"][play["mask"]])
-            work = [[pairs * (rank["heads"][1] - rank["heads"][0]) for _, pairs, _ in rank["steps"]] for rank in play["per_rank"]]
-            self.assertEqual(sum(map(sum, work)), visible * cells["heads"])
-            waits = [rank["waits"] for rank in play["per_rank"]]
-            time = (sum(map(sum, work)) + sum(waits)) / play["ranks"]
-            self.assertAlmostEqual(play["balance"], sum(map(sum, work)) / play["ranks"] / time)
-            if play["mask"] == "causal" and play["placement"] == "zigzag":
-                self.assertEqual(play["balance"], 1)
-            if play["mask"] == "causal" and play["partition"] == "ring":
-                words = f"run --random 1,8,32,64 --kv-dtype bf16 --causal --json --placement {play['placement']}"
-                report = json.loads(self.run_well(4, *words.split()).out)
-                self.assertEqual([rank["bytes"] for rank in play["per_rank"]],
-                                 [rank["bytes_sent"] for rank in report["per_rank"]])
-        self.assert_refused(self.run_ranks(1, "plan", "cells", "--ranks", "3", launcher=False), "--ranks 3", "8 heads")
-
     def test_placements(self):
         """A short window is contiguous; documents are within 8 % of the bound, and no worse than the others."""
         self.save(cu=np.array([0, 4915, 8192, 14745, 16384]))

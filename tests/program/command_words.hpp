@@ -8,7 +8,6 @@
 #include "program/bench/options.hpp"
 #include "program/decode/options.hpp"
 #include "program/example/command.hpp"
-#include "program/plan/cells.hpp"
 #include "program/plan/report.hpp"
 #include "program/train/options.hpp"
 
@@ -20,7 +19,6 @@ using Declare = void (*)(CommandLine&, Options&);
 /// What a command does with its options before any work; a plan is all of its work.
 inline void use(const PlanOptions& options) { (void)to_json(make_plan(options)); }
 inline void use(const ExampleOptions& /*options*/) {}
-inline void use(const CellsOptions& /*options*/) {}
 void use(const auto& options) { validate(options); }
 
 /// The error of a command, started with some words; empty: it takes them.

@@ -57,7 +57,6 @@ TEST(Edges, OfEveryFlag) {
   expect_bounds(declare_bench_decode_options);
   expect_bounds(declare_train_options);
   expect_bounds(declare_plan_options);
-  expect_bounds(declare_cells_options);
   expect_bounds(declare_example_options);
 }
 

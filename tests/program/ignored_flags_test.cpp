@@ -197,7 +197,6 @@ TEST(IgnoredFlags, OfPlan) {
   }
   for (const char* phase : {"--phase prefill", "--phase decode"})
     flags.pair("--keep-activations", "--phase training", phase);
-  Flags<CellsOptions>(declare_cells_options, "").need_nothing({"--ranks 4"});
 }
 
 TEST(IgnoredFlags, OfExample) {

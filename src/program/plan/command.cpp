@@ -2,7 +2,6 @@
 
 #include <cstdio>
 
-#include "program/plan/cells.hpp"
 #include "program/plan/report.hpp"
 
 namespace ring_attention {
@@ -11,7 +10,5 @@ void plan_command(const PlanOptions& options) {
   const PlanReport report = make_plan(options);
   std::fputs((options.json ? to_json(report) : to_text(report)).c_str(), stdout);
 }
-
-void cells_command(const CellsOptions& options) { std::fputs(cells_json(options).c_str(), stdout); }
 
 }  // namespace ring_attention
