@@ -125,7 +125,7 @@ void expect_every_case(const std::vector<Way<T>>& ways, std::size_t every = 1) {
       else
         expect_conformance(way, problem, *team);
     }
-    ++turn;  // or as many ways as teams would meet one team each
+    if (of_case % 7 == 0) ++turn;  // or as many ways as teams, chosen or not, would meet some teams only
   }
   EXPECT_EQ(without, std::set<std::string>()) << "these met no case";
 }
