@@ -103,7 +103,8 @@ int transformer_lesson(int argc, char** argv, const Communicator& comm) {
 
   lesson.heading("The idea: a layer on every mesh of these ranks, and one process");
   const bool right = check_meshes(lesson, comm, setup, mistake);
-  if (!right || mistake != Lesson::no_mistake) return lesson.finish(showed);  // the rest does not use this layer
+  if (!right || mistake != Lesson::no_mistake)
+    return lesson.finish(showed);  // the rest does not use this layer
   if (comm.size() > 1 && comm.size() % 2 == 0) {
     lesson.heading("Mistakes, and tests that pass for them");
     show_mistakes(lesson, comm, setup);
