@@ -67,6 +67,17 @@ TEST(Candidates, BadInputSaysWhatWouldDo) {
   expect_input_error([&] { (void)candidates({llama, Phase::prefill, 2, 1}, h100, 1 << 16); }, "fewer ranks");
 }
 
+// 12 query heads share 6 KV heads: a tensor rank of two has 6 and 3 of them.
+TEST(Candidates, UlyssesSharesTheHeadsOfATensorRank) {
+  ModelShape model = llama;
+  model.hidden = 1536;
+  model.heads = 12;
+  model.kv_heads = 6;
+  expect_input_error(
+      [&] { (void)candidates({model, Phase::prefill, 4096, 1}, h100, 4, {.tensor = 2, .ulysses = 2}); },
+      "cannot share 6 heads with 3 KV heads: use 1, 3, 6");
+}
+
 TEST(Neighbours, DifferByAFactorOfTwo) {
   const auto chosen = with_neighbours(candidates({llama, Phase::training, 1 << 20, 1}, h100, 64));
   ASSERT_EQ(chosen.size(), 3);
