@@ -344,6 +344,15 @@ TEST(Deal, ASwapChangesTheCostAsANewDealHasIt) {
   }
 }
 
+TEST(ChunkTiles, AreThoseOfEachPairOfUnevenChunks) {
+  for (const Mask& mask : {Mask{}, Mask::causal(), window(300)}) {
+    const ChunkTiles chunks(mask, {0, 64, 65, 320, 700, 1000});
+    for (Index i = 0; i < chunks.size(); ++i)
+      for (Index j = 0; j < chunks.size(); ++j)
+        EXPECT_EQ(chunks.at(i, j), visible_tiles(mask, chunks.tokens(i), chunks.tokens(j))) << i << ", " << j;
+  }
+}
+
 TEST(ChunkTiles, GroupsAreSums) {
   const Mask mask = window(300);
   std::vector<Index> cuts;
