@@ -8,7 +8,8 @@ namespace ring_attention {
 /// handlers.
 ///
 /// Hydra, the launcher of MPICH, may lose the exit code of a rank that it finds gone, up to version 4.2.2: the job's is then 0
-/// (github.com/pmodels/mpich/issues/7057). So the rank sends it first what MPI_Abort would send.
+/// (github.com/pmodels/mpich/issues/7057). So the rank sends it first what MPI_Abort would send, if all ranks are on this host;
+/// of several hosts, Hydra would then leave the processes of one that it cannot reach.
 [[noreturn]] void end_without_mpi() noexcept;
 
 }  // namespace ring_attention
