@@ -263,7 +263,7 @@ def judge_2(picture, merge_of):
     nothing = (np.zeros_like(a[0]), *nothing[1:])
     pairs = [(a, b), (b, a), (a, nothing), (nothing, b), (nothing, nothing)]
 
-    def with_factors(*which, power=1, guard=True):
+    def with_factors(*which, power=1, guard=True, divide=False):
         """o and l of a, o and l of b: which are moved to the common maximum?"""
         results = []
         for one, other in pairs:
@@ -271,7 +271,8 @@ def judge_2(picture, merge_of):
             base = np.where(np.isfinite(m), m, 0) if guard else m
             fa, fb = np.exp(power * (one[1] - base)), np.exp(power * (other[1] - base))
             f = [x if use else 1 for x, use in zip((fa, fa, fb, fb), which)]
-            results += [f[0] * one[0] + f[2] * other[0], m, f[1] * one[2] + f[3] * other[2]]
+            o, l = f[0] * one[0] + f[2] * other[0], f[1] * one[2] + f[3] * other[2]
+            results += [o / np.where(l > 0, l, 1) if divide else o, m, l]
         return results
 
     who = np.repeat([[0] * 12 + [1] * 12], 24, 0)
@@ -294,6 +295,9 @@ def judge_2(picture, merge_of):
         "the factors stand at the first state only; the second needs its own": lambda: with_factors(yes, yes, no, no),
         "the factors stand at the second state only; the first needs its own": lambda: with_factors(no, no, yes, yes),
         says("factor-inverted"): lambda: with_factors(yes, yes, yes, yes, power=-1),
+        "o is divided by l: the state keeps the sum, and only the end divides": lambda: with_factors(yes, yes, yes, yes, divide=True),
+        "the o of the first state is not moved to the new maximum": lambda: with_factors(no, yes, yes, yes),
+        "the o of the second state is not moved to the new maximum": lambda: with_factors(yes, yes, no, yes),
         says("last-wins"): lambda: [x for _, other in pairs for x in other]})
 
 
@@ -304,9 +308,10 @@ def judge_3(picture, tile_of):
     q[1, :4] *= 1000  # scores of some hundreds and more
     seen = j <= i[:, None]
 
-    def of(scale=0.25, hidden=-np.inf, guard=True, shift=True, divide=False, v=v, seen=seen):
-        s = np.where(seen, scale * q @ k.swapaxes(1, 2), hidden)
-        m = s.max(-1, keepdims=True) if shift else np.zeros_like(s[..., :1])
+    def of(scale=0.25, hidden=-np.inf, guard=True, shift=True, divide=False, v=v, seen=seen, of_all=False):
+        every = scale * q @ k.swapaxes(1, 2)
+        s = np.where(seen, every, hidden)
+        m = (every if of_all else s).max(-1, keepdims=True) if shift else np.zeros_like(s[..., :1])
         p = np.exp(s - (np.where(np.isfinite(m), m, 0) if guard else m))
         l = p.sum(-1, keepdims=True)
         return p @ v / (l if divide else 1), m, l
@@ -328,6 +333,7 @@ def judge_3(picture, tile_of):
         "o is divided by l, and a query that sees no key has 0/0: the state keeps the sum": lambda: of(divide=True, guard=False),
         "no maximum is subtracted (lesson 01)": lambda: of(shift=False),
         "the mask is ignored": lambda: of(seen=True),
+        "m is the largest of all scores, and that of the keys that are seen is due": lambda: of(of_all=True),
         "a hidden score is 0, and its weight e^0: it must be -inf": lambda: of(hidden=0),
         MISTAKES["finite-mask"].says: lambda: of(hidden=lowest)})
 
@@ -401,8 +407,8 @@ def _no_picture_of_weights(picture, deal):
     picture.update(due=deal.due(), who=_board.who, weights=None)
 
 
-def _backward_tile(q, k, v, seen, out, lse, dout, *, delta_of_tile=False, times=1):
-    p, dp = np.exp(times * _scores(q, k, seen) - lse), dout @ v.swapaxes(1, 2)
+def _backward_tile(q, k, v, seen, out, lse, dout, *, delta_of_tile=False, times=1, mask=True):
+    p, dp = np.exp(times * _scores(q, k, seen | (not mask)) - lse), dout @ v.swapaxes(1, 2)
     ds = float(q.shape[-1]) ** -0.5 * p * (dp - (p * dp if delta_of_tile else dout * out).sum(-1, keepdims=True))
     return ds @ k, ds.swapaxes(1, 2) @ q, p.swapaxes(1, 2) @ dout
 
@@ -435,6 +441,7 @@ def judge_8(picture, tile_of):
     _no_picture_of_weights(picture, deal)
     for says, mistake in (
         ("delta runs over the keys of the tile only, and all keys of the sequence are due", {"delta_of_tile": True}),
+        ("a key that `seen` hides has a weight", {"mask": False}),
         ("the scores in p are not multiplied by the scale", {"times": float(deal.q[0].shape[-1]) ** 0.5}),
     ):
         wrong = _sum_of_tiles(deal, lambda *arrays: _backward_tile(*arrays, **mistake))  # noqa: B023
@@ -504,8 +511,8 @@ def judge_12(picture, decode):
         returned = decode(deal.q[0], list(deal.k), list(deal.v))
         if not isinstance(returned, tuple) or len(returned) != 2:
             raise NotYet("out and lse are due")
-        if max(map(len, holders), default=1) > 1:
-            raise NotYet("a tile has the keys of several ranks: they have travelled, and they are what is long (lesson 15)")
+        if _board.sent or max(map(len, holders), default=1) > 1:
+            raise NotYet("the keys of several ranks come together: they have travelled, and they are what is long (lesson 15)")
         picture.update(who=_board.who, weights=np.zeros((24, 24)))
         average = np.mean([finish(tile(deal.q[0], k, v))[0] for k, v in zip(deal.k, deal.v)], 0)
         picture["weights"][23] = decode(deal.q[0], list(deal.k), deal.one_hot())[0][0]
@@ -564,6 +571,8 @@ def judge(number, *functions):
     picture, more = {"due": np.tri(24, dtype=bool)}, ()
     solved.discard(number)
     try:
+        if number in (2, 3, 4) and (helpers := {"merge", "tile", "hop"} & set(functions[0].__code__.co_names)):
+            raise NotYet(f"`{helpers.pop()}` is the helper's, and this puzzle is to write it")
         globals()[f"judge_{number}"](picture, *functions)
         solved.add(number)
         says = f"right. {len(solved)} of {len(DUE)} puzzles are solved."
