@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "ring_attention/core/error.hpp"
+#include "support/masks.hpp"
 #include "support/problem.hpp"
 
 namespace ring_attention::test {
@@ -176,6 +177,24 @@ TEST(Mask, CoverageAgreesWithEveryPair) {
 }
 
 // ---- ALiBi ---------------------------------------------------------------------------------------------
+
+// The lanes get the intervals of keys that a query sees; the rest of the library tests pair by pair.
+TEST(Mask, TheVisibleKeysAreThoseThatAreAllowed) {
+  for (const auto& [queries, keys] : {std::pair<Index, Index>{12, 12}, {7, 13}, {13, 7}})
+    for (const NamedScoring& named : every_scoring(queries, keys, 2, 1)) {
+      SCOPED_TRACE(named.name);
+      const Mask& mask = named.scoring.mask;
+      for (Index query = 0; query < queries; ++query)
+        for (Index key = 0; key < keys; ++key) {
+          int seen = 0;  // never by two intervals
+          for (int part = 0; part < mask.parts(); ++part) {
+            const Interval all = mask.visible(query, part);
+            seen += all.begin <= key && key < all.end ? 1 : 0;
+          }
+          EXPECT_EQ(seen, mask.allowed(query, key) ? 1 : 0) << "query " << query << ", key " << key;
+        }
+    }
+}
 
 TEST(Alibi, SlopesOfThePaper) {
   EXPECT_EQ(alibi_slopes(1), std::vector<double>{std::exp2(-8)});
