@@ -128,8 +128,11 @@ def main(arguments):
     build, *given = arguments[only_list:]
     shown = subprocess.run(["ctest", "--test-dir", build, "--show-only", "--label-exclude", "long"], capture_output=True, text=True)
     choice = Choice(re.findall(r"Test +#\d+: (\S+)", shown.stdout))
-    for file in given or changed():
+    given = given or changed()
+    for file in given:
         choice.add_file(file)
+    if not given:
+        print("check: nothing has changed since the last commit (FILES=...: these files; SINCE=COMMIT: since that one)")
     if choice.conformance:
         choice.targets.add("test_conformance")
     print("check: builds", ", ".join(sorted(choice.targets)) or "nothing")
@@ -149,6 +152,7 @@ def main(arguments):
     if choice.conformance:
         code |= subprocess.run([f"{build}/tests/conformance/test_conformance", "--gtest_brief=1"],
                                env={**os.environ, **SHORT_CONFORMANCE}).returncode
+    print("check: FAILED, see above" if code else "check: passed")
     return 1 if code else 0
 
 
