@@ -5,8 +5,8 @@
     mutants.py --changed BASE --minutes 5     those whose file or test differs from a commit, as long as there is time
 
 A row: name, file, text, replacement, test. `\\n`, `\\t` and `\\\\` are escapes. The test is a name of CTest (unit.cpu.value_dim_test),
-whose program alone is built, or a script with its arguments (tests/diagnose/diagnosis_test.py), which builds nothing: it takes
-the compiled module. A test has to pass without a mistake first.
+whose program alone is built, or a script with its arguments (tests/diagnose/diagnosis_test.py), for which nothing is built but
+the module of Python, once. A test has to pass without a mistake first.
 
 The mistake is in the checkout itself and in build/release (RING_ATTENTION_BUILD: another folder) for as long as its test
 runs: nothing else may be built there meanwhile. Whatever ends this, the text comes back, after a kill -9 by the next call.
@@ -196,6 +196,8 @@ def plant(some):
     global deadline
     programs = {row["test"] for row in some if "/" not in row["test"]}
     without, bad, left, built = {}, 0, [], set()
+    if any(row["test"].startswith("tests/python/") for row in some):
+        run(["cmake", "--build", BUILD, "--target", "ring_attention_python"])
     # Those without a build first, then file by file: the next mistake in it takes the place of the one before.
     for row in sorted(some, key=lambda row: ("/" not in row["test"], row["file"], row["test"])):
         begin = time.monotonic()
