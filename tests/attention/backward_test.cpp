@@ -8,46 +8,97 @@
 #include <limits>
 #include <span>
 
-#include "support/differences.hpp"
+#include "conformance/cases.hpp"
 #include "support/gradients.hpp"
-#include "support/masks.hpp"
 
 namespace ring_attention::test {
 namespace {
 
+/// The number of which all these gradients are: L = sum(out * dO).
+double loss(const Problem<double>& problem, const Tensor<double>& grad_out) {
+  const Reference forward =
+      reference_forward(problem.q, problem.k, problem.v, problem.what.scoring, problem.bias);
+  double sum = 0;
+  for (Index i = 0; i < grad_out.size(); ++i) sum += forward.out.data()[i] * grad_out.data()[i];
+  return sum;
+}
+
+/// (L(x + h) - L(x - h)) / 2h, where x is a number of the problem.
+double slope(const GradientProblem<double>& problem, double& x) {
+  constexpr double h = 1e-5;  // the error h^2 L''' / 6 and the rounding error eps L / h both are about 1e-10
+  const double at = x;
+  x = at + h;
+  const double above = loss(problem.forward, problem.grad_out);
+  x = at - h;
+  const double below = loss(problem.forward, problem.grad_out);
+  x = at;
+  return (above - below) / (2 * h);
+}
+
+/// The slope for every element of `array`, which is one of the problem's own.
+Tensor<double> central_differences(const GradientProblem<double>& problem, Tensor<double>& array) {
+  Tensor<double> slopes(array.shape());
+  for (Index i = 0; i < array.size(); ++i) slopes.data()[i] = slope(problem, array.data()[i]);
+  return slopes;
+}
+
+/// ||got - want|| / ||want|| below 1e-7: one tensor at a time, so that an error in one is not hidden by the others.
+testing::AssertionResult near(const Tensor<double>& got, const Tensor<double>& want) {
+  const Comparison comparison = compare(got, want, {.absolute = 1e-4});  // finite, not all zero
+  if (comparison.ok && comparison.relative_error < 1e-7) return testing::AssertionSuccess();
+  return testing::AssertionFailure() << describe(comparison);
+}
+
+void expect_gradients_of_the_loss(GradientProblem<double>& problem) {
+  const Tensor<double> q = central_differences(problem, problem.forward.q);
+  const Tensor<double> k = central_differences(problem, problem.forward.k);
+  const Tensor<double> v = central_differences(problem, problem.forward.v);
+  EXPECT_TRUE(near(problem.want.q, q)) << "dq, dense";
+  EXPECT_TRUE(near(problem.want.k, k)) << "dk, dense";
+  EXPECT_TRUE(near(problem.want.v, v)) << "dv, dense";
+  const Gradients<double> tiled = device_gradients(problem);
+  EXPECT_TRUE(near(tiled.q, q)) << "dq, tiled";
+  EXPECT_TRUE(near(tiled.k, k)) << "dk, tiled";
+  EXPECT_TRUE(near(tiled.v, v)) << "dv, tiled";
+  if (problem.forward.bias.size() > 0) {
+    const Tensor<double> bias = central_differences(problem, problem.forward.bias);
+    EXPECT_TRUE(near(problem.want.bias, bias)) << "dbias, dense";
+    EXPECT_TRUE(near(tiled.bias, bias)) << "dbias, tiled";
+  }
+  if (problem.what().scoring.sinks.empty()) return;
+  std::vector<double> slopes;
+  slopes.reserve(problem.forward.what.scoring.sinks.size());
+  for (double& sink : problem.forward.what.scoring.sinks) slopes.push_back(slope(problem, sink));
+  const Tensor<double> sinks = as_tensor(slopes);
+  EXPECT_TRUE(near(as_tensor(problem.want.sinks), sinks)) << "dsinks, dense";
+  EXPECT_TRUE(near(as_tensor(tiled.sinks), sinks)) << "dsinks, tiled";
+}
+
 // ---- finite differences --------------------------------------------------------------------------------
 
-// Square, more keys than queries, more queries than keys (the first of which see nothing under some masks).
-TEST(FiniteDifferences, OfEveryMaskAndGroup) {
+// Square, more keys than queries, more queries than keys (the first of which see nothing under some masks); a bias, sinks,
+// a softcap, dropout, the width of V and the tiles are in turn with these.
+TEST(FiniteDifferences, OfEveryMaskAndTerm) {
   constexpr std::pair<Index, Index> lengths[] = {{6, 6}, {4, 7}, {7, 5}};
+  constexpr Index blocks[] = {2, 1, 3, 64}, value_dims[] = {0, 1, 5};
+  std::size_t turn = 0;
   for (const Index group : {1, 2, 8})
     for (const auto& [queries, keys] : lengths)
       for (const auto& [name, scoring] : every_scoring(queries, keys, 2 * group, 0.6)) {
-        SCOPED_TRACE(name + ", g = " + std::to_string(group) + ", " + std::to_string(queries) + " queries, " +
-                     std::to_string(keys) + " keys");
-        auto problem = make_gradient_problem<double>({.kv_heads = 2,
-                                                      .group = group,
-                                                      .queries = queries,
-                                                      .keys = keys,
-                                                      .dim = 3,
-                                                      .scoring = scoring,
-                                                      .block = 2});
+        Case what{.batch = group == 1 ? 2 : 1,
+                  .kv_heads = 2,
+                  .group = group,
+                  .queries = queries,
+                  .keys = keys,
+                  .dim = 3,
+                  .scoring = scoring,
+                  .block = blocks[turn % 4],
+                  .value_dim = value_dims[turn % 3]};
+        add_terms(what, turn++);
+        SCOPED_TRACE(name + ": " + to_string(what));
+        auto problem = make_gradient_problem<double>(what);
         expect_gradients_of_the_loss(problem);
       }
-}
-
-TEST(FiniteDifferences, OfBatchesAndThreeKvHeads) {
-  for (const Index block : {1, 3, 64}) {
-    auto problem = make_gradient_problem<double>({.batch = 2,
-                                                  .kv_heads = 3,
-                                                  .group = 2,
-                                                  .queries = 5,
-                                                  .keys = 5,
-                                                  .dim = 2,
-                                                  .scoring = {0.8, Mask::causal()},
-                                                  .block = block});
-    expect_gradients_of_the_loss(problem);
-  }
 }
 
 // ---- by hand -------------------------------------------------------------------------------------------

@@ -8,8 +8,7 @@
 #include <set>
 
 #include "ring_attention/attention/dropout_hash.hpp"
-#include "support/differences.hpp"
-#include "support/masks.hpp"
+#include "support/gradients.hpp"
 
 namespace ring_attention::test {
 namespace {
@@ -141,30 +140,19 @@ TEST(DropoutStatistics, BothWordsOfARowCount) {
 
 // ---- in attention --------------------------------------------------------------------------------------
 
-Case with_dropout(double probability, const Scoring& scoring = {0.6}) {
+Case with_dropout(double probability) {
   Case what{.batch = 2,
             .kv_heads = 2,
             .group = 2,
             .queries = 5,
             .keys = 6,
             .dim = 3,
-            .scoring = scoring,
+            .scoring = {0.6},
             .bias_batch = 1,
             .bias_heads = 4,
             .block = 4};
   what.scoring.dropout = {.probability = probability, .seed = 5, .step = 2, .layer = 1};
   return what;
-}
-
-// The mask is constant, so finite differences hold. The bias shows dS of every pair, of dropped ones too.
-TEST(Dropout, GradientsAgainstFiniteDifferences) {
-  for (const auto& [name, scoring] : every_scoring(5, 6, 4, 0.6)) {
-    SCOPED_TRACE(name);
-    Scoring with_sinks = scoring;
-    with_sinks.sinks = {0.5, -0.5, 1, 0};
-    auto problem = make_gradient_problem<double>(with_dropout(0.3, with_sinks));
-    expect_gradients_of_the_loss(problem);
-  }
 }
 
 template <class T>

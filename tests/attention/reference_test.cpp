@@ -63,9 +63,10 @@ TEST(Reference, OneDominantScorePicksItsValue) {
 TEST(Reference, TwoByTwoByHand) {
   const auto q = tensor({1, 1, 2, 1}, {1, 2});
   const auto k = tensor({1, 1, 2, 1}, {0, log2});
-  const auto v = tensor({1, 1, 2, 1}, {10, 40});
+  const auto v = tensor({1, 1, 2, 2}, {10, -1, 40, 4});  // wider than q and k
   const Reference result = reference_forward(q, k, v, {});
-  expect_elements(result.out, {30, 34});
+  EXPECT_EQ(result.out.shape(), (Shape{1, 1, 2, 2}));
+  expect_elements(result.out, {30, 7 / 3.0, 34, 3});
   expect_elements(result.lse, {log3, log5});
   EXPECT_NEAR(result.max_abs_score, 2 * log2, 1e-12);
   EXPECT_EQ(result.max_abs_value, 40);
@@ -233,11 +234,12 @@ TEST(Reference, ShapesThatDoNotBelongTogetherAreErrors) {
   const Shape q{2, 4, 3, 5};
   const Shape kv{2, 2, 7, 5};
   EXPECT_EQ(require_attention_shapes(q, kv, kv), 2);
-  EXPECT_EQ(require_attention_shapes(q, {2, 4, 7, 5}, {2, 4, 7, 5}), 1);
+  EXPECT_EQ(require_attention_shapes(q, {2, 4, 7, 5}, {2, 4, 7, 9}), 1);
   for (const Shape& other :
        {Shape{1, 2, 7, 5}, Shape{2, 3, 7, 5}, Shape{2, 8, 7, 5}, Shape{2, 2, 7, 4}, Shape{2, 0, 7, 5}})
     EXPECT_THROW((void)require_attention_shapes(q, other, other), Error) << to_string(other);
-  EXPECT_THROW((void)require_attention_shapes(q, kv, {2, 2, 6, 5}), Error);
+  for (const Shape& v : {Shape{2, 2, 6, 9}, Shape{2, 1, 7, 9}, Shape{1, 2, 7, 9}})
+    EXPECT_THROW((void)require_attention_shapes(q, kv, v), Error) << to_string(v);
 }
 
 TEST(Reference, RowsThatAreNotThoseOfQAreAnError) {

@@ -6,8 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "ring_attention/cpu/engine.hpp"
-#include "support/differences.hpp"
-#include "support/masks.hpp"
+#include "support/gradients.hpp"
 
 namespace ring_attention::test {
 namespace {
@@ -16,14 +15,6 @@ Case with_sinks(const Scoring& scoring, std::vector<double> sinks) {
   Case what{.batch = 2, .kv_heads = 2, .queries = 5, .keys = 6, .dim = 3, .scoring = scoring, .block = 4};
   what.scoring.sinks = std::move(sinks);
   return what;
-}
-
-TEST(Sinks, GradientsAgainstFiniteDifferences) {
-  for (const auto& [name, scoring] : every_scoring(5, 6, 2, 0.6)) {
-    SCOPED_TRACE(name);
-    auto problem = make_gradient_problem<double>(with_sinks(scoring, {0.7, -1.5}));
-    expect_gradients_of_the_loss(problem);
-  }
 }
 
 // A sink is a key with the score `sink` and the value 0.
