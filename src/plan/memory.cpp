@@ -82,10 +82,6 @@ double passes_in_flight(const Workload& work, const Mesh& mesh) {
 
 KvShards ring_shards(int ranks) { return ranks > 1 ? KvShards{4, 6} : KvShards{2, 2}; }
 
-KvShards all_gather_shards(int ranks) { return {2.0 * ranks, 2.0 * ranks}; }
-
-double double_ring_shards(int nodes, int width) { return ring_shards(width).forward + (nodes > 1 ? 2 : 0); }
-
 std::vector<Part> memory(const Workload& work, const Mesh& mesh) {
   switch (work.phase) {
     case Phase::training: return training_memory(work, mesh);

@@ -20,10 +20,6 @@ struct KvShards {
 };
 /// Current and incoming; backward: also one step's own (ring/backward.hpp).
 [[nodiscard]] KvShards ring_shards(int ranks);
-/// The K,V of all ranks, and what this rank adds to the gradients of all (parallel/all_gather/all_gather.hpp).
-[[nodiscard]] KvShards all_gather_shards(int ranks);
-/// Forward: as a ring, and the pair that travels between the nodes.
-[[nodiscard]] double double_ring_shards(int nodes, int width);
 
 /// Micro-batches of which the first stage of a pipeline keeps the activations: it has begun them before the backward of
 /// the first arrives. p; with v > 1 chunks a stage p + (p - 1) / v (Korthikanti et al., arXiv 2205.05198, section 4.2.3).

@@ -19,17 +19,17 @@ double sent_kv_heads(const Attention& layer, int ulysses) {
   return static_cast<double>(std::max<Index>(layer.kv_heads, ulysses));
 }
 
-Volume hybrid_forward(const Attention& layer, int ulysses, int ring, double share) {
+Volume hybrid_forward(const Attention& layer, int ulysses, int ring) {
   Volume volume;
   volume.all_to_all =
       to_others(ulysses) * 2 *
       (layer.bytes(static_cast<double>(layer.heads)) + layer.key_bytes(sent_kv_heads(layer, ulysses)));
-  volume.ring = share * (ring - 1) * parcel(layer, ulysses, layer.element);
+  volume.ring = (ring - 1) * parcel(layer, ulysses, layer.element);
   return volume;
 }
 
-Volume hybrid_backward(const Attention& layer, int ulysses, int ring, double share) {
-  Volume volume = hybrid_forward(layer, ulysses, ring, share);
+Volume hybrid_backward(const Attention& layer, int ulysses, int ring) {
+  Volume volume = hybrid_forward(layer, ulysses, ring);
   if (ring > 1) volume.ring += ring * parcel(layer, ulysses, layer.sum_element);
   return volume;
 }
@@ -40,10 +40,6 @@ Volume all_gather_forward(const Attention& layer, int ranks) {
 
 Volume all_gather_backward(const Attention& layer, int ranks) {
   return {0, 0, (ranks - 1) * (parcel(layer, 1, layer.element) + parcel(layer, 1, layer.sum_element))};
-}
-
-double hop_share(PlacementKind kind, bool causal) {
-  return causal && kind == PlacementKind::contiguous ? 0.5 : 1;
 }
 
 double tensor_bytes(double batch_tokens, Index hidden, double element, int tensor) {

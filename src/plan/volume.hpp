@@ -5,7 +5,6 @@
 #pragma once
 
 #include "ring_attention/core/shape.hpp"
-#include "ring_attention/ring/placement.hpp"
 
 namespace ring_attention::plan {
 
@@ -42,18 +41,13 @@ struct Volume {
 [[nodiscard]] double sent_kv_heads(const Attention& layer, int ulysses);
 
 /// N = ulysses * ring: a ring alone for ulysses = 1, Ulysses alone for ring = 1.
-/// \param share  of the ring's hops that a mask leaves (hop_share); 1: all
-[[nodiscard]] Volume hybrid_forward(const Attention& layer, int ulysses, int ring, double share = 1);
+[[nodiscard]] Volume hybrid_forward(const Attention& layer, int ulysses, int ring);
 /// K,V again, and dK,dV one hop further; the gradients of q, k, v and out through the all-to-all.
-[[nodiscard]] Volume hybrid_backward(const Attention& layer, int ulysses, int ring, double share = 1);
+[[nodiscard]] Volume hybrid_backward(const Attention& layer, int ulysses, int ring);
 
 /// Each rank gets the K,V of all: the bytes of a ring, in one go; backward: again, and a reduce-scatter of dK,dV.
 [[nodiscard]] Volume all_gather_forward(const Attention& layer, int ranks);
 [[nodiscard]] Volume all_gather_backward(const Attention& layer, int ranks);
-
-/// The share of the N (N - 1) hops of K,V that a causal mask leaves: contiguous shards need half of them, other
-/// placements all (ring/kv_hops.hpp).
-[[nodiscard]] double hop_share(PlacementKind kind, bool causal);
 
 /// Tensor parallelism, each direction: two all-reduces of an activation, 2 (T - 1) / T of its bytes each.
 [[nodiscard]] double tensor_bytes(double batch_tokens, Index hidden, double element, int tensor);

@@ -2,11 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include <numeric>
-
 #include "plan/pairs.hpp"
 #include "plan/ring_time.hpp"
-#include "ring_attention/ring/kv_hops.hpp"
 
 namespace ring_attention::plan {
 namespace {
@@ -55,15 +52,6 @@ TEST(Volume, OneRankSendsNothing) {
 TEST(Volume, OfADecodedTokenIsThatOfTheLibrary) {
   EXPECT_EQ(decode_bytes(8, 5, 4, 4), 4 * (6 * (5 + 2) + 3 * 2 * (5 + 1)));
   EXPECT_EQ(decode_bytes(8, 5, 4, 1), 0);
-}
-
-TEST(Volume, AMaskLeavesTheHopsOfTheLibrary) {
-  for (const PlacementKind kind : {PlacementKind::contiguous, PlacementKind::striped, PlacementKind::zigzag})
-    for (const bool causal : {false, true}) {
-      const Placement placement(kind, 64, 8);
-      const std::vector<int> hops = kv_hops(causal ? Mask::causal() : Mask{}, placement, placement);
-      EXPECT_EQ(std::accumulate(hops.begin(), hops.end(), 0), hop_share(kind, causal) * 8 * 7) << name(kind);
-    }
 }
 
 TEST(StepPairs, AreThoseThatAreCountedTokenByToken) {
