@@ -1,11 +1,9 @@
-// The all-to-all of threads: what it moves, what it refuses, how it fails, what its link costs.
+// The all-to-all of threads: what it moves, what it refuses, how it fails. (What its link costs: simulated_link_test.cpp.)
 
 #include "ring_attention/parallel/peer_links.hpp"
 #include "ring_attention/ring/transports/loopback.hpp"
 
 #include <gtest/gtest.h>
-
-#include <array>
 
 #include "support/thrown_message.hpp"
 
@@ -122,28 +120,6 @@ TEST(PeerAllToAll, AFailureOfOneRankEndsTheWaitsOfAll) {
     });
   });
   EXPECT_EQ(message, "rank 2 has failed");
-}
-
-// All of it is exposed: (bytes to other ranks) / bandwidth.
-TEST(PeerAllToAll, TheSimulatedLinkTakesItsTime) {
-  constexpr int ranks = 3;
-  constexpr Index bytes = 100'000;
-  constexpr double seconds = 0.2;  // for two pieces
-  LoopbackWorld world(ranks, {.bytes_per_second = 2 * bytes / seconds});
-  world.run([&](int rank) {
-    std::vector<std::byte> mine(bytes), theirs(ranks * bytes);
-    Pieces pieces;
-    for (int other = 0; other < ranks; ++other) {
-      pieces.send.emplace_back(mine);
-      pieces.receive.push_back(std::span(theirs).subspan(static_cast<std::size_t>(other * bytes), bytes));
-    }
-    PeerAllToAll link(world.peers(rank), {1, ranks});
-    const auto begin = std::chrono::steady_clock::now();
-    link.all_to_all(pieces);
-    const std::chrono::duration<double> all = std::chrono::steady_clock::now() - begin;
-    EXPECT_GE(link.statistics().exposed_seconds, 0.75 * seconds);
-    EXPECT_LE(link.statistics().exposed_seconds, all.count());
-  });
 }
 
 }  // namespace

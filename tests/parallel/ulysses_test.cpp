@@ -1,10 +1,10 @@
-// The two layouts: slices by hand, the way there and back, the adjoint, memory by formula. (Bytes: ../conformance.)
+// The two layouts: slices by hand, the way there and back, the adjoint. (Bytes: ../conformance; memory:
+// ../api/partitions_test.cpp.)
 
 #include "ring_attention/parallel/collectives/heads_exchange.hpp"
 
 #include <gtest/gtest.h>
 
-#include "ring_attention/core/allocation.hpp"
 #include "ring_attention/parallel/all_gather/all_gather.hpp"
 #include "ring_attention/parallel/context_parallel.hpp"
 #include "ring_attention/parallel/cpu_device.hpp"
@@ -14,8 +14,6 @@
 #include "ring_attention/ring/transports/loopback.hpp"
 #include "support/gradients.hpp"
 #include "support/input_error.hpp"
-
-#include "support/engines.hpp"
 
 namespace ring_attention::test {
 namespace {
@@ -160,30 +158,6 @@ TEST(Ulysses, TheTwoFunctionsAreAdjoint) {
                     });
       EXPECT_EQ(std::reduce(left.begin(), left.end()), std::reduce(right.begin(), right.end()));
     }
-}
-
-// ---- memory, by the allocation counter ------------------------------------------------------------------------
-
-// An array of both layouts, and in between what is sent and what is received: four times the array, for slices of one
-// length and no replicas.
-TEST(Ulysses, MemoryByTheFormula) {
-  const Layout layout{{2, 8, 48, 4}, PlacementKind::zigzag, 4, 2};
-  const Tensor<float> x(layout.all);
-  on_every_rank(layout, shared_heads(8, 4),
-                [&](auto& link, const RankGrid&, const auto& heads, const auto& tokens,
-                    const TokenRanges& slice, const TokenRanges&) {
-                  const Index before = allocation::current();
-                  const auto array = static_cast<Index>(x.bytes()) / 8;
-                  const Tensor<float> own = rows_of(x, slice);
-                  allocation::reset_peak();
-                  const Tensor<float> all = to_heads(link, own.view(), heads, tokens);
-                  EXPECT_EQ(allocation::peak() - before, 4 * array);
-                  EXPECT_EQ(allocation::current() - before, 2 * array);
-                  allocation::reset_peak();
-                  const Tensor<float> back = to_sequence(link, all.view(), heads, tokens);
-                  EXPECT_EQ(allocation::peak() - before, 5 * array);
-                  EXPECT_EQ(allocation::current() - before, 3 * array);
-                });
 }
 
 /// Links that count how often they may progress.

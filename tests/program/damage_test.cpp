@@ -111,7 +111,7 @@ class DamagedRing : public RanksAndFiles {
 
 TeamRun<float> ring(const GradientProblem<float>& problem, Damage how) {
   damage = how;
-  return run(problem, {.rings = ring_size}, CpuDevice<float>(), {.links = links_with<Damages>});
+  return run(problem, {.rings = ring_size}, CpuDevice<float>(), links_with<Damages>);
 }
 
 /// ||a - b|| / ||b||

@@ -147,7 +147,7 @@ TEST(KvHops, WithoutTheOthersTheRingGivesTheSameBits) {
     const auto all = make_gradient_problem<double>(what);
     const Team ring{.rings = ranks};
     const auto sent_all = run(all, ring), sent_needed = run(needed, ring);
-    const auto poisoned = run(needed, ring, CpuDevice<double>(), {.links = links_with<ForgetsWhatItSent>});
+    const auto poisoned = run(needed, ring, CpuDevice<double>(), links_with<ForgetsWhatItSent>);
     for (const auto& [name, got] :
          {std::pair{"the hops that are needed", &sent_needed}, {"what was sent is NaN", &poisoned}}) {
       EXPECT_TRUE(same_bits(got->attended, sent_all.attended)) << name;

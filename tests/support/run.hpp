@@ -48,11 +48,6 @@ std::unique_ptr<Links> links_with(LoopbackWorld& world, const RankGrid& grid) {
   return std::make_unique<Own>(world, grid);
 }
 
-/// What a test replaces in a run.
-struct RunOptions {
-  MakeLinks links = thread_links;
-};
-
 /// The part of rank `rank`, as a program does it that keeps arrays in the layout that it computes.
 template <class Input, class T>
 RankRun<SumOf<Input>> run_rank(const Task<SumOf<Input>>& task, const Team& team,
@@ -69,10 +64,10 @@ TeamRun<T> run_threads(const Task<T>& task, const Team& team, LoopbackWorld& wor
 
 template <class Input, class T>
 TeamRun<SumOf<Input>> run(const Task<SumOf<Input>>& task, const Team& team, const Device<Input, T>& device,
-                          const RunOptions& options = {}) {
+                          const MakeLinks& links_of = thread_links) {
   LoopbackWorld world(team.ranks());
   return run_threads<SumOf<Input>>(task, team, world, [&](const RankGrid& held) {
-    const auto links = options.links(world, held);
+    const auto links = links_of(world, held);
     return run_rank(task, team, device, *links, held.rank);
   });
 }

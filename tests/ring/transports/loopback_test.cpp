@@ -1,4 +1,5 @@
-// The ring of threads: what it moves, what it refuses, how it fails, what its link costs.
+// The ring of threads: what it moves, what it refuses, how it fails. (What its link costs: simulated_link_test.cpp of
+// ring and parallel.)
 
 #include "ring_attention/ring/transports/loopback.hpp"
 
@@ -214,46 +215,6 @@ TEST(LoopbackWorld, ATimeOutNamesTheRankThatDoesNotTake) {
 }
 
 TEST(LoopbackWorld, HasAtLeastOneRank) { EXPECT_THROW(LoopbackWorld(0), Error); }
-
-// ---- the link ------------------------------------------------------------------------------------------
-
-/// Seconds that `hops` hops of `bytes` bytes take, and those that finish() was seen to take (the smallest).
-std::pair<double, double> seconds_of(SimulatedLink link, int hops, std::size_t bytes, milliseconds compute) {
-  LoopbackWorld world(2, link);
-  std::array<double, 2> exposed{};
-  const auto begin = std::chrono::steady_clock::now();
-  world.run([&](int rank) {
-    std::vector<std::byte> mine(bytes), theirs(bytes);
-    LoopbackTransport transport(world, rank);
-    for (int hop = 0; hop < hops; ++hop) {
-      transport.start({mine, theirs});
-      std::this_thread::sleep_for(compute);
-      transport.finish();
-    }
-    exposed[static_cast<std::size_t>(rank)] = transport.statistics().exposed_seconds;
-  });
-  const std::chrono::duration<double> all = std::chrono::steady_clock::now() - begin;
-  return {all.count(), std::min(exposed[0], exposed[1])};
-}
-
-// Lower bounds only: a busy machine may be slow.
-TEST(LoopbackLink, LatencyIsPaidPerHop) {
-  const auto [all, exposed] = seconds_of({.latency = milliseconds(30)}, 4, 4, milliseconds(0));
-  EXPECT_GE(all, 0.120);
-  EXPECT_GE(exposed, 0.100);
-}
-
-TEST(LoopbackLink, BandwidthIsPaidPerByte) {
-  const auto [all, exposed] = seconds_of({.bytes_per_second = 1e6}, 3, 40000, milliseconds(0));
-  EXPECT_GE(all, 0.120);
-  EXPECT_GE(exposed, 0.100);
-}
-
-TEST(LoopbackLink, ComputeHidesIt) {
-  const auto [all, exposed] = seconds_of({.latency = milliseconds(400)}, 2, 4, milliseconds(500));
-  EXPECT_GE(all, 1.0);
-  EXPECT_LT(exposed, 0.7) << "not hidden it is 0.8";
-}
 
 }  // namespace
 }  // namespace ring_attention::test
