@@ -51,6 +51,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
 #include "support/seeds.hpp"
 
 TEST(CheckpointFuzz, TheSeedsOfLibFuzzer) {
-  ring_attention::test::replay_seeds("program/checkpoint.seeds", LLVMFuzzerTestOneInput, 2000);
+  ring_attention::test::replay_seeds("program/checkpoint.seeds", LLVMFuzzerTestOneInput);
 }
 #endif
