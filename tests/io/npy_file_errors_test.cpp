@@ -18,15 +18,6 @@ using namespace test;
 
 class NpyFileErrors : public RanksAndFiles {};
 
-TEST_F(NpyFileErrors, BadInputIsTheSameLineOnEveryRank) {
-  const auto open = [&](const std::string& file) { (void)NpyReader(comm_, at(file)); };
-  expect_agreed_error([&] { open("none.npy"); },
-                      "none.npy: cannot be read: No such file or directory: check the path");
-  expect_agreed_error([&] { open(""); }, "cannot be read: Is a directory");
-  put("short.npy", format_npy_header(Dtype::float32, {2, 3}) + std::string(23, 'x'));
-  expect_agreed_error([&] { open("short.npy"); }, "truncated: 1 of its 152 bytes are missing");
-}
-
 TEST_F(NpyFileErrors, AFileThatChangesAfterItsHeaderWasRead) {
   const Shape shape{1, 1, 20, 3};
   if (comm_.rank() == 0) write_npy<float>(at("k.npy"), shard_of<float>(shape, whole(20)));
