@@ -1,6 +1,5 @@
 #include "model/bandit.hpp"
 
-#include <cmath>
 #include <string>
 
 #include "ring_attention/core/error.hpp"
@@ -47,11 +46,6 @@ Index NeedleBandit::label(Index sequence, Index position) const {
   const bool ends_trajectory = (position + 1) % tokens_of_trajectory == 0;
   const bool labelled = labels_ == Labels::last ? position + 1 == seq_ : ends_trajectory;
   return labelled ? needle(sequence) : none;
-}
-
-double seen_share(Index arms, Index trajectories) {
-  const auto pulls = static_cast<double>(NeedleBandit::pulls * trajectories);
-  return 1 - std::pow(1 - 1 / static_cast<double>(arms), pulls);
 }
 
 Curriculum bandit_curriculum() {

@@ -46,10 +46,6 @@ class NeedleBandit final : public Task {
   Labels labels_;
 };
 
-/// The share of sequences whose needle is pulled in M trajectories: 1 - (1 - 1/A)^(8 M). The best policy answers these,
-/// and guesses among the arms that were not pulled: right in another 1/A of all sequences at most.
-[[nodiscard]] double seen_share(Index arms, Index trajectories);
-
 /// 400 steps of 4096 tokens: 16, 64, 256 and 512 arms in play, at lengths from 64 to 4096.
 [[nodiscard]] Curriculum bandit_curriculum();
 

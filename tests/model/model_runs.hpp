@@ -165,21 +165,13 @@ Trained train_in(const ModelLinks& links, const Training& what) {
                        links.mesh.sequences(what.batch));
 }
 
-/// What to change of the place of a rank: for mutants.
-template <class T>
-using Change = std::function<void(RankContext<T>&, const ModelLinks&)>;
-
 /// The results of every rank, with its part of the matrices in their places.
 template <class T>
-std::vector<Trained> train_ranks(const MeshShape& mesh, const Training& what, const Change<T>& change = {}) {
+std::vector<Trained> train_ranks(const MeshShape& mesh, const Training& what) {
   std::vector<Trained> ranks(static_cast<std::size_t>(mesh.ranks()));
   LoopbackWorld world(mesh.ranks(), {}, std::chrono::seconds(20));
   world.run([&](int rank) {
-    const ModelLinks links = loopback_links(world, rank, mesh, what.shape);
-    RankContext<T> place = rank_context<T>(links, what.kind, what.seq, what.batch, what.context, what.cpu);
-    if (change) change(place, links);
-    ranks[static_cast<std::size_t>(rank)] =
-        train_rank<T>(what, std::move(place), links.mesh.sequences(what.batch));
+    ranks[static_cast<std::size_t>(rank)] = train_in<T>(loopback_links(world, rank, mesh, what.shape), what);
   });
   return ranks;
 }
@@ -202,8 +194,8 @@ inline Named merged(const std::vector<Trained>& ranks, Named Trained::* which, c
 
 /// The results of all ranks as those of one.
 template <class T>
-Trained train_on(const MeshShape& mesh, const Training& what, const Change<T>& change = {}) {
-  const std::vector<Trained> ranks = train_ranks<T>(mesh, what, change);
+Trained train_on(const MeshShape& mesh, const Training& what) {
+  const std::vector<Trained> ranks = train_ranks<T>(mesh, what);
   Trained all{ranks.front().steps, merged(ranks, &Trained::gradients, what.shape, mesh.tensor),
               merged(ranks, &Trained::weights, what.shape, mesh.tensor)};
   for (int rank = 0; rank < mesh.ranks(); rank += mesh.tensor)
@@ -211,24 +203,14 @@ Trained train_on(const MeshShape& mesh, const Training& what, const Change<T>& c
   return all;
 }
 
-/// ||got - want|| / ||want||, a number that is NaN where something is not finite.
-inline double relative_error(const Tensor<double>& got, const Tensor<double>& want) {
-  EXPECT_EQ(got.shape(), want.shape());
-  double error = 0, norm = 0;
-  for (Index i = 0; i < want.size(); ++i) {
-    error += std::pow(got.data()[i] - want.data()[i], 2);
-    norm += std::pow(want.data()[i], 2);
-  }
-  EXPECT_GT(norm, 0);
-  return std::sqrt(error / norm);
-}
-
 /// Every matrix by itself, so that an error in one is not hidden by the others.
 inline testing::AssertionResult near(const Named& got, const Named& want, double tolerance) {
   if (got.size() != want.size()) return testing::AssertionFailure() << "other matrices";
   for (const auto& [name, matrix] : want) {
-    const double error = relative_error(got.at(name), matrix);
-    if (!(error <= tolerance)) return testing::AssertionFailure() << name << " differs by " << error;
+    const Comparison comparison =
+        compare(got.at(name), matrix, {.absolute = HUGE_VAL});  // finite, not all zero
+    if (!comparison.ok || !(comparison.relative_error <= tolerance))
+      return testing::AssertionFailure() << name << " " << describe(comparison);
   }
   return testing::AssertionSuccess();
 }
@@ -238,6 +220,19 @@ inline testing::AssertionResult same_bits(const Named& a, const Named& b) {
     if (!bitwise_equal(matrix, b.at(name)))
       return testing::AssertionFailure() << name << " differs in its bits";
   return testing::AssertionSuccess();
+}
+
+/// Of the losses, the norms, the answers, the gradients and the weights.
+inline testing::AssertionResult same_bits(const Trained& got, const Trained& want) {
+  for (std::size_t step = 0; step < want.steps.size(); ++step) {
+    const StepReport &a = got.steps[step], &b = want.steps[step];
+    if (a.score.loss != b.score.loss) return testing::AssertionFailure() << "loss of step " << step;
+    if (a.gradient_norm != b.gradient_norm) return testing::AssertionFailure() << "norm of step " << step;
+    if (a.score.correct != b.score.correct) return testing::AssertionFailure() << "answers of step " << step;
+  }
+  if (const auto gradients = same_bits(got.gradients, want.gradients); !gradients)
+    return testing::AssertionFailure() << "gradients: " << gradients.message();
+  return same_bits(got.weights, want.weights);
 }
 
 }  // namespace ring_attention::test
