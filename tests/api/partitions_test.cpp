@@ -153,16 +153,19 @@ Index bytes(Index elements) {
   return elements * static_cast<Index>(sizeof(T));
 }
 
-/// The most that the forward and the backward hold besides the arrays of the caller.
+/// The most that the forward and the backward hold besides the arrays of the caller. What they return remains, and no more.
 template <class T>
 std::pair<Index, Index> most_bytes(const User<T>& user) {
   Index before = allocation::current();
   allocation::reset_peak();
   const auto result = user.attend();
   const Index forward = allocation::peak() - before;
+  EXPECT_EQ(allocation::current() - before, bytes<T>(result.out.size() + result.lse.size()));
   before = allocation::current();
   allocation::reset_peak();
   const auto gradients = user.differentiate(result);
+  EXPECT_EQ(allocation::current() - before,
+            bytes<T>(gradients.q.size() + gradients.k.size() + gradients.v.size()));
   return {forward, allocation::peak() - before};
 }
 
@@ -197,20 +200,26 @@ TYPED_TEST(Partitions, UlyssesHoldsTwoLayouts) {
                                        kept + q + 2 * kv + 3 * q, kept + 2 * q + 3 * kv + 3 * kv})));
 }
 
-// N shards of K,V in place of those of a parcel.
-TYPED_TEST(Partitions, AllGatherHoldsTheShardsOfAllRanks) {
+// out, m and l, a tile; K,V: of a ring those that are here, and those on their way. The second: dQ, delta, a tile; K,V again,
+// and dK,dV of a ring: the sums here, what this step adds to them, and on their way. Of an all-gather: K,V of all ranks; the
+// sums of all, and what the other ranks add to this rank's.
+TYPED_TEST(Partitions, RingAndAllGatherHoldTheirShards) {
   const auto problem = even_problem<TypeParam>();
-  const User<TypeParam> user(problem, "all-gather", 1);
-  const Index q = user.q.size(), row = user.q.shape().per_row().size(), ranks = ranks_of_world();
-  const Index shard = 2 * user.k.size();  // K and V
   const auto& kernel = kernels<TypeParam>(best_isa());
-  const auto tile = [&](const auto& of) {
-    return tile_elements<TypeParam>(of.workspace, user.q.shape().dim);
-  };
-  const auto [forward, backward] = most_bytes(user);
-  EXPECT_EQ(forward, bytes<TypeParam>(q + ranks * shard + 2 * row + tile(kernel.forward.many)));
-  EXPECT_EQ(backward,
-            bytes<TypeParam>(q + 2 * ranks * shard + (ranks - 1) * shard + row + tile(kernel.backward)));
+  const Index ranks = ranks_of_world(), travels = ranks > 1 ? 1 : 0;
+  using Shards = std::tuple<const char*, Index, Index>;  // of K,V; of dK,dV
+  for (const auto& [partition, kv, sums] :
+       {Shards{"ring", 1 + travels, 2 + travels}, {"all-gather", ranks, 2 * ranks - 1}}) {
+    SCOPED_TRACE(partition);
+    const User<TypeParam> user(problem, partition, 1);
+    const Index q = user.q.size(), row = user.q.shape().per_row().size(), shard = 2 * user.k.size();
+    const auto tile = [&](const auto& of) {
+      return tile_elements<TypeParam>(of.workspace, user.q.shape().dim);
+    };
+    const auto [forward, backward] = most_bytes(user);
+    EXPECT_EQ(forward, bytes<TypeParam>(q + kv * shard + 2 * row + tile(kernel.forward.many)));
+    EXPECT_EQ(backward, bytes<TypeParam>(q + (kv + sums) * shard + row + tile(kernel.backward)));
+  }
 }
 
 // ---- what is refused ----------------------------------------------------------------------------------------

@@ -8,7 +8,6 @@
 #include <array>
 
 #include "api/user.hpp"
-#include "ring_attention/core/allocation.hpp"
 #include "support/masks.hpp"
 
 namespace {
@@ -96,44 +95,6 @@ TYPED_TEST(RingAttention, QueriesAndKeysHavePlacementsOfTheirOwn) {
                       sizeof(TypeParam) == sizeof(float) ? MPI_FLOAT : MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
       EXPECT_TRUE(agrees(all, problem));
     }
-}
-
-TEST(RingAttentionOptions, EveryInstructionSetAgrees) {
-  const auto problem = make_gradient_problem<float>({.queries = 40, .keys = 40, .dim = 16});
-  User<float> user(problem);
-  for (const Isa isa : available_isas()) {
-    user.attention.processor = cores(1, isa);
-    EXPECT_TRUE(user.agrees(user.attend()));
-  }
-}
-
-// ---- what it holds -------------------------------------------------------------------------------------
-
-// Tensors only: what the call allocates, beside the arrays of the caller.
-TYPED_TEST(RingAttention, HoldsWithTheQueriesSixShardsAndATile) {
-  const auto problem = make_gradient_problem<TypeParam>(
-      {.batch = 2, .kv_heads = 2, .group = 2, .queries = 50, .keys = 43, .dim = 8});
-  const User<TypeParam> user(problem);
-  const Shape q = user.q.shape();
-  const Index kv = user.k.shape().with_seq(user.placement.keys.max_tokens()).size(), row = q.per_row().size();
-  const bool alone = user.place.size == 1;
-  const auto bytes = [&](Index elements) { return elements * static_cast<Index>(sizeof(TypeParam)); };
-
-  Index before = allocation::current();
-  allocation::reset_peak();
-  const auto result = user.attend();
-  EXPECT_EQ(
-      allocation::peak() - before,  // out; k and v, twice where they travel; m, which becomes lse, and l
-      bytes(q.size() + (alone ? 2 : 4) * kv + 2 * row + forward_tile_elements<TypeParam>(q)));
-  EXPECT_EQ(allocation::current() - before, bytes(q.size() + row)) << "the result remains";
-
-  before = allocation::current();
-  allocation::reset_peak();
-  const auto gradients = user.differentiate(result);
-  EXPECT_EQ(allocation::peak() - before,  // dQ; k and v, twice; dK and dV, three times; delta
-            bytes(q.size() + (alone ? 6 : 10) * kv + row +
-                  tile_elements<TypeParam>(kernels<TypeParam>(best_isa()).backward.workspace, q.dim)));
-  EXPECT_EQ(allocation::current() - before, bytes(q.size() + 2 * user.k.size())) << "the gradients remain";
 }
 
 // ---- the caller's MPI ----------------------------------------------------------------------------------
