@@ -82,6 +82,11 @@ TEST(TrainOptions, WhatAWindowShows) {
   EXPECT_EQ(possible_accuracy(lines, 16, 1024), 1);
   EXPECT_NEAR(possible_accuracy(lines, 16, 256), 0.2417,
               0.04);  // (W/S - 1/32) / (15/16) of the lines, and guesses
+  const EvaluationSet one = make_evaluation_set(options, {.seq = 32, .batch = 1, .steps = 1});
+  Index tokens = 1;  // of the shortest window with the answer of the only label
+  while (!one.shows(0, 31, 32 - tokens)) ++tokens;
+  EXPECT_EQ(possible_accuracy(one, 1, tokens), 1);
+  EXPECT_LT(possible_accuracy(one, 1, tokens - 1), 0.5);
   options.task = "bandit";
   const EvaluationSet bandit =
       make_evaluation_set(options, {.seq = 1024, .batch = 4, .steps = 1, .arms = 512});
