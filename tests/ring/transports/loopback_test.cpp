@@ -162,6 +162,19 @@ TEST(LoopbackWorld, AFailureWakesTheOthersAndIsTheOneThatArrives) {
       }
 }
 
+// A rank that the failure wakes may throw an exception of its own.
+TEST(LoopbackWorld, TheFirstFailureIsTheOneThatArrives) {
+  LoopbackWorld world(2);
+  EXPECT_THROW(world.run([&](int rank) {
+    try {
+      hop_until_mishap(world, rank, 1, 3, true);
+    } catch (const Error&) {
+      throw std::logic_error("without the other rank");
+    }
+  }),
+               Mishap);
+}
+
 TEST(LoopbackWorld, AFailureThatIsNoExceptionOfOursArrivesToo) {
   LoopbackWorld world(2);
   EXPECT_THROW(world.run([](int rank) {
