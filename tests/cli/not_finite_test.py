@@ -43,6 +43,12 @@ def test_all_three_files(program):
     assert "k.npy: 1 element is NaN or infinite, the first at [0, 0, 3, 2]" in result.err
 
 
+def test_a_new_token_counts_once(program):
+    """Each rank of `decode` reads it."""
+    write(program, v={(0, 0, 5, 1): np.nan})
+    assert "v.npy: 1 element is NaN or infinite, the first at [0, 0, 5, 1]" in program.run_well(3, "decode", *RUN[1:]).err
+
+
 def test_only_rows_that_see_it_are_spoilt(program):
     write(program, v={(0, 0, 5, 1): np.nan})
     program.run_well(4, *RUN, "--causal")
