@@ -71,10 +71,12 @@ class TrainCase(harness.CommandTest):
         words = (*DOUBLE, "--steps", steps)
         self.train(2, *words, "--checkpoint", "whole")
         self.train_until(steps // 2 - 1, 2, *words, "--checkpoint", "part")
-        report = self.train(ranks, *words, "--checkpoint", "part", *mesh)
+        report = self.train(ranks, *words, "--checkpoint", "part", "--trace", "trace.json", *mesh)
         self.assertGreaterEqual(report["first_step"], steps // 2 - 1)
         self.assertEqual(report["resumed_from"], f"part/step_{report['first_step']}")
         self.assertEqual([point["step"] for point in report["curve"]], list(range(steps)))
+        with open(self.path("trace.json"), encoding="utf-8") as file:
+            self.assertTrue(any(event["ph"] == "B" for event in json.load(file)), "the second of its steps")
         self.checkpoint("part", steps)
         self.assert_near(f"part/step_{steps}", f"whole/step_{steps}", 1e-9)
 
