@@ -67,8 +67,9 @@ def attend(group, **words):
 def traces(folder, **group):
     """A trace has every rank's steps, hops and waits, and changes no bit; a file that cannot be is an error of all ranks."""
     rank, size = ra.rank(**group), ra.size(**group)
-    words = {"seq": 48, "placement": "contiguous", **group}
-    shards = np.random.default_rng(3).standard_normal((3, 2, 48, 8))[:, :, ra.positions(48, placement="contiguous", **group)]
+    words = {"seq": (48, 80), "placement": "contiguous", **group}
+    shards = [np.random.default_rng(3).standard_normal((2, seq, 8))[:, ra.positions(seq, placement="contiguous", **group)]
+              for seq in (48, 80, 80)]
     plain = ra.ring_attention(*shards, **words)
     for _ in range(2):  # the second one replaces the first one's file
         with ra.trace(f"{folder}/ring.json", **group):
@@ -84,7 +85,8 @@ def traces(folder, **group):
             for name, times in (("hop", size - 1), ("wait", size - 1), *steps):
                 assert begun[other, name] == times, (other, name, begun)
         whole = [event["args"] for event in events if event.get("name") == "attention"]
-        assert [(one["queries"], one["keys"], one["ranks"]) for one in whole] == [(48, 48, size)] * size, whole
+        said = [[one[name] for name in ("queries", "query_cell", "keys", "key_cell", "ranks")] for one in whole]
+        assert said == [[48, 2, 80, 3, size]] * size, whole
     own = f"{folder}/left.json.rank{rank}"
     try:
         with ra.trace(f"{folder}/left.json", **group):
