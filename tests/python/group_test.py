@@ -105,14 +105,17 @@ class Threads(unittest.TestCase):
                 texts.append(str(caught.exception))
             with self.assertRaises(ra.AgreedError) as caught:
                 attend(group) if group.rank else ra.scatter(np.zeros((11, 1)), group=group)
+            texts.append(str(caught.exception))
+            with self.assertRaises(ra.AgreedError) as caught:  # what is wrong on one rank explains more than another call
+                ra.scatter(None, group=group) if group.rank == 1 else attend(group, ulysses=int(group.rank < 2))
             return [*texts, str(caught.exception), attend(group).out.shape]
 
         first, *others = ra.threads(3).run(work)
-        self.assertEqual([first[:6]] * 2, [other[:6] for other in others])
+        self.assertEqual([first[:7]] * 2, [other[:7] for other in others])
         for text, part in zip(first, ("rank 0 has scale 1, rank 1 has scale 2", "rank 1: dropout is 2", "transport is 'odd-even'",
                                       "rank 0 has causal=False and no right side of window (None, or -1), rank 1 has causal=True",
                                       "rank 0 has no left side of window (None, or -1), rank 1 has window=(3, ...)",
-                                      "rank 0 has scatter, rank 1 has ring_attention")):
+                                      "rank 0 has scatter, rank 1 has ring_attention", "rank 2: ulysses is 0")):
             self.assertIn(part, text)
 
     def test_one_thread_of_a_rank_makes_a_call_at_a_time(self):
