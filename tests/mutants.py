@@ -115,8 +115,8 @@ def run_script(words):
     cache = BUILD / "CMakeCache.txt"  # the Python for which the module is built, and which has NumPy
     python = re.search(r"^Python_EXECUTABLE:\w+=(.+)", cache.read_text() if cache.exists() else "", re.MULTILINE)
     script, *arguments = words.split()
-    program = "sh" if script.endswith(".sh") else python[1] if python else sys.executable
-    return run([program, script, *arguments], PYTHONDONTWRITEBYTECODE="1", RING_ATTENTION_SOURCE=str(ROOT),
+    program = ["sh"] if script.endswith(".sh") else [python[1] if python else sys.executable, "tests/script.py"]
+    return run([*program, script, *arguments], PYTHONDONTWRITEBYTECODE="1", RING_ATTENTION_SOURCE=str(ROOT),
                RING_ATTENTION_BUILD=str(package() if script.startswith("tests/python/") else BUILD),
                MPIRUN=os.environ.get("MPIRUN") or str(BUILD / "mpirun"))
 

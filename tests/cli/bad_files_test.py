@@ -6,9 +6,6 @@ import os
 import resource
 
 import harness
-
-harness.require("numpy", "pytest")
-
 import numpy as np
 import pytest
 from conftest import QKV
@@ -199,7 +196,3 @@ def test_output_of_an_earlier_run_stays(program):
     before = files()
     refuse(program, 3, ("v.npy", "truncated"), v=good()[:-1])
     assert files() == before
-
-
-if __name__ == "__main__":
-    harness.main()

@@ -4,9 +4,6 @@ may be: command_line_test.cpp. What each flag needs, and its largest numbers: te
 import re
 
 import harness
-
-harness.require("numpy", "pytest")
-
 import pytest
 from conftest import QKV
 
@@ -123,7 +120,3 @@ def test_help_of_run(program):
 @pytest.mark.parametrize("ranks", (1, 3))
 def test_version(program, ranks):
     assert re.fullmatch(r"ring-attention \d+\.\d+\.\d+ \(CPU kernels: \w+\)\n", program.run_well(ranks, "--version").out)
-
-
-if __name__ == "__main__":
-    harness.main()

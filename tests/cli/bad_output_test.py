@@ -77,7 +77,3 @@ class MemoryTest(harness.CommandTest):
         self.too_large(1, "1,1,140737488355328,1", "--same-bits")
         self.too_large(3, "1,1,140737488355328,1", "--same-bits", "--tile", "1")
         self.too_large(3, "1,2147483647,1,1", "--alibi", "--parallel", "ulysses")
-
-
-if __name__ == "__main__":
-    harness.main()

@@ -99,7 +99,3 @@ class Bench(harness.CommandTest):
         ):
             with self.subTest(words=words):
                 self.assert_refused(self.run_ranks(2, "bench", *words), *says)
-
-
-if __name__ == "__main__":
-    harness.main()

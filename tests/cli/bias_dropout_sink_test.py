@@ -2,10 +2,6 @@
 
 import json
 
-import harness
-
-harness.require("numpy", "pytest")
-
 import numpy as np
 import pytest
 from conftest import QKV
@@ -168,7 +164,3 @@ def test_a_check_of_a_bias_that_does_not_fit(program, words, size):
     write_sparse(program, shape, "<f2")
     run = f"run --random {','.join(map(str, shape[:3]))},1 --bias bias.npy".split()
     program.refuse(1, (*run, *words.split()), ("cannot have", f"({size} TiB of it for the bias)"))
-
-
-if __name__ == "__main__":
-    harness.main()

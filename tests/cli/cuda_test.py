@@ -7,9 +7,6 @@ import unittest
 from concurrent.futures import ThreadPoolExecutor
 
 import harness
-
-harness.require("numpy")
-
 import numpy as np
 from reference import random_values
 
@@ -265,7 +262,3 @@ exec "{EMULATED}" "$@"
             with self.subTest(words=words):
                 result = self.run_ranks(ranks, *"run --device cuda --random".split(), *words.split())
                 self.assert_refused(result, message)
-
-
-if __name__ == "__main__":
-    harness.main()

@@ -259,7 +259,3 @@ class RandomMomentTest(DeadRankTest):
 def load_tests(loader, *_):
     """`dead_rank_test.py long` runs the random moments, without it the others."""
     return loader.loadTestsFromTestCase(RandomMomentTest if harness.LONG else DeadRankTest)
-
-
-if __name__ == "__main__":
-    harness.main()

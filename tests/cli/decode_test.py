@@ -3,9 +3,6 @@
 import json
 
 import harness
-
-harness.require("numpy", "pytest")
-
 import numpy as np
 import pytest
 from conftest import QKV
@@ -109,7 +106,3 @@ def test_bench(program, ranks):
         assert row["read_bytes_per_second"] * row["attend_seconds"] == pytest.approx(row["cache_bytes"])
         assert row["plain_bytes_per_second"] * row["plain_read_seconds"] == pytest.approx(row["cache_bytes"])
     assert "plain read" in program.run_well(1, "bench", "decode", "--seq", "64", "--repetitions", "1").out
-
-
-if __name__ == "__main__":
-    harness.main()

@@ -9,9 +9,6 @@ import shutil
 import unittest.mock
 
 import harness
-
-harness.require("numpy")
-
 import numpy as np
 
 GRADIENTS = ("dq", "dk", "dv")
@@ -282,7 +279,3 @@ class InputTest(Diagnosed):
             self.assertEqual(len(cases), 12)
             for case in cases:
                 self.assertEqual(sorted(itertools.chain(*case["tokens_of_rank"])), list(range(case["tokens"])))
-
-
-if __name__ == "__main__":
-    harness.main()

@@ -4,9 +4,6 @@ import math
 import os
 
 import harness
-
-harness.require("numpy")
-
 import numpy as np
 
 TEXT = b"the ring turns, the ring turns, and every query sees every key. "
@@ -89,7 +86,3 @@ class ExampleTest(harness.CommandTest):
 
 
 TEXT_BYTES = {bytes([byte]) for byte in TEXT}
-
-
-if __name__ == "__main__":
-    harness.main()

@@ -26,6 +26,9 @@ OUTPUTS = ("out.npy", "lse.npy", "report.json")
 MARK = "RING_ATTENTION_TEST_JOB"
 HAS_PROC = os.path.exists("/proc/self/environ")
 
+if not os.access(PROGRAM, os.X_OK):
+    sys.exit(f"{PROGRAM} is missing: build it, or set RING_ATTENTION_BUILD")
+
 
 @dataclass
 class Result:
@@ -231,25 +234,3 @@ class CommandTest(Command, unittest.TestCase):
 def first(number, *cases):
     """The first cases; with the argument `long` all."""
     return cases if LONG else cases[:number]
-
-
-def require(*modules):
-    """Imports them, or skips the script."""
-    for module in modules:
-        try:
-            __import__(module)
-        except ImportError as error:
-            print(f"skipped: {sys.executable}: {error}")
-            sys.exit(77)
-
-
-def main():
-    """Runs the tests of the script that is started: pytest's where it has imported pytest, or unittest's."""
-    if not os.access(PROGRAM, os.X_OK):
-        sys.exit(f"{PROGRAM} is missing: build it, or set RING_ATTENTION_BUILD")
-    arguments = [word for word in sys.argv if word != "long"]
-    if "pytest" in sys.modules:
-        import pytest
-
-        sys.exit(pytest.main(["-q", "-rs", "-p", "no:cacheprovider", *arguments]))
-    unittest.main(argv=arguments, verbosity=2)

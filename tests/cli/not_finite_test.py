@@ -3,9 +3,6 @@
 import json
 
 import harness
-
-harness.require("numpy", "pytest")
-
 import numpy as np
 import pytest
 from conftest import QKV
@@ -80,7 +77,3 @@ def test_results_that_overflow_are_found_by_the_check(program, words, values, wr
         assert {name for name in ("out", "lse", "dq", "dk") if name in rank and not rank[name]["ok"]} == wrong
     assert "error: the check failed; nothing was written" in result.err
     assert program.files_in("results") == []
-
-
-if __name__ == "__main__":
-    harness.main()

@@ -7,9 +7,6 @@ import json
 import shutil
 
 import harness
-
-harness.require("numpy")
-
 import numpy as np
 from reference import random_values
 
@@ -310,7 +307,3 @@ class ParallelTest(harness.CommandTest):
     def test_refused_files_leave_nothing(self):
         self.write_problem((6, 13, 4), (3, 13, 4))
         self.refuse(2, ("run", *FILES, "--out", "results", "--parallel", "ulysses"), ("3 KV heads", "use 1, 3 or 6"))
-
-
-if __name__ == "__main__":
-    harness.main()

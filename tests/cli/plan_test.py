@@ -6,9 +6,6 @@ import resource
 import tempfile
 
 import harness
-
-harness.require("numpy")
-
 import numpy as np
 
 
@@ -163,7 +160,3 @@ class Plan(harness.CommandTest):
         ):
             with self.subTest(words=words):
                 self.assert_refused(self.run_ranks(1, "plan", *words, launcher=False), *says)
-
-
-if __name__ == "__main__":
-    harness.main()

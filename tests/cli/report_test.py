@@ -3,9 +3,6 @@
 import json
 
 import harness
-
-harness.require("numpy")
-
 from reference import random_values
 
 FILES = ("--q", "q.npy", "--k", "k.npy", "--v", "v.npy")
@@ -112,7 +109,3 @@ class ReportTest(harness.CommandTest):
         report = json.loads(run.out)
         ratio = report["expected_seconds"] / report["forward_seconds"]
         self.assertTrue(1 / 20 < ratio < 20, ratio)  # machines are noisy
-
-
-if __name__ == "__main__":
-    harness.main()

@@ -5,9 +5,6 @@ import signal
 import time
 
 import harness
-
-harness.require("numpy", "pytest")
-
 import numpy as np
 import pytest
 from conftest import QKV
@@ -174,7 +171,3 @@ def test_random_is_the_same_problem_on_any_number_of_ranks(program):
     assert (one.shape, one.dtype) == ((2, 4, 11, 8), np.float32)
     assert largest_difference(one, four) <= 1e-6
     assert largest_difference(one, other) > 0.1
-
-
-if __name__ == "__main__":
-    harness.main()

@@ -3,9 +3,6 @@
 import json
 
 import harness
-
-harness.require("numpy", "pytest")
-
 import numpy as np
 import pytest
 from conftest import QKV
@@ -106,7 +103,3 @@ def test_refused(program, words, said):
     program.save(bias=random_values((8, 8), 1, "<f4"))
     out = ("--out", "results") if "--q" in words else ()
     program.refuse(2, (*words, "--same-bits", *out), (said,))
-
-
-if __name__ == "__main__":
-    harness.main()

@@ -165,7 +165,3 @@ class TraceTest(harness.CommandTest):
         self.assert_refused(
             self.run_ranks(2, *"run --random 1,1,8,4 --trace missing/trace.json".split()), "missing/trace.json", "--trace"
         )
-
-
-if __name__ == "__main__":
-    harness.main()

@@ -11,9 +11,6 @@ import time
 import unittest
 
 import harness
-
-harness.require("numpy")
-
 import numpy as np
 
 # A step of the bandit with its 514 tokens is fast; 4 query heads and 2 KV heads are shared by up to 4 ranks.
@@ -352,7 +349,3 @@ def load_tests(loader, *_):
     """`train_test.py long` runs the long tests, without it the others."""
     cases = (LongTest,) if harness.LONG else (TrainTest, FullDiskTest)
     return unittest.TestSuite(loader.loadTestsFromTestCase(case) for case in cases)
-
-
-if __name__ == "__main__":
-    harness.main()

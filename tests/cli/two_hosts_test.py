@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import time
+import unittest
 
 import harness
 
@@ -196,4 +197,4 @@ if __name__ == "__main__":
     if len(sys.argv) > 2 and not harness.LONG:
         jobs = [subprocess.Popen([sys.executable, __file__, name]) for name in sys.argv[1:]]
         sys.exit(max([job.wait() for job in jobs]))
-    harness.main()
+    unittest.main(argv=[word for word in sys.argv if word != "long"], verbosity=2)

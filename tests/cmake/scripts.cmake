@@ -1,5 +1,5 @@
 # add_script_test(<label>/<name> <script> [LONG] [PROCESSORS n] [TIMEOUT s] [COST s] [ARGS argument...])
-# A script of this folder (*.sh by sh, *.py by python3; standard library, NumPy and pytest): the test
+# A script of this folder (*.sh by sh, *.py by tests/script.py; standard library, NumPy and pytest): the test
 # <label>.<name>. It finds in its environment RING_ATTENTION_SOURCE and RING_ATTENTION_BUILD (the
 # two folders) and MPIRUN (the launcher). Exit code 77 means skipped; it says why on standard output.
 # LONG: it is a test of `make test-long`, and its last argument is `long`, with which most scripts try more cases.
@@ -26,11 +26,11 @@ function(add_script_test test script)
       message(STATUS "python3 was not found: the test ${name} is left out")
       return()
     endif()
-    set(interpreter "${Python3_EXECUTABLE}")
+    set(interpreter "${Python3_EXECUTABLE}" "${PROJECT_SOURCE_DIR}/tests/script.py")
   else()
     set(interpreter sh)
   endif()
-  add_test(NAME ${name} COMMAND "${interpreter}" "${CMAKE_CURRENT_SOURCE_DIR}/${script}" ${arg_ARGS})
+  add_test(NAME ${name} COMMAND ${interpreter} "${CMAKE_CURRENT_SOURCE_DIR}/${script}" ${arg_ARGS})
   ring_attention_test_properties(${name} "${labels}" ${arg_PROCESSORS} ${arg_TIMEOUT})
   set_property(
     TEST ${name} APPEND

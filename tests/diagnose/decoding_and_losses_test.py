@@ -1,15 +1,9 @@
 """`losses` names how a job adds its losses; and a cache that ranks share is decoded, right and wrong."""
 
 import contextlib
-import importlib.util
 import io
-import sys
 import tempfile
 import unittest
-
-if importlib.util.find_spec("numpy") is None:
-    print(f"skipped: {sys.executable} has no NumPy")
-    sys.exit(77)
 
 import trials  # noqa: F401: the path of the package
 import numpy as np
@@ -182,7 +176,3 @@ class Decoding(unittest.TestCase):
         with self.assertRaises(InputError) as caught:
             judged([problem], [{"dq": [("mine/dq.npy", problem.inputs()["q"])]}])
         self.assertEqual(str(caught.exception), "mine/dq.npy: decode has no gradients: leave it out")
-
-
-if __name__ == "__main__":
-    unittest.main(verbosity=2)

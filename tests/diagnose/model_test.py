@@ -1,14 +1,8 @@
 """judge_model of recordings that are written by hand, in NumPy alone. tests/python/models_test.py records models of PyTorch."""
 
-import importlib.util
 import json
-import sys
 import tempfile
 import unittest
-
-if importlib.util.find_spec("numpy") is None:
-    print(f"skipped: {sys.executable} has no NumPy")
-    sys.exit(77)
 
 import trials  # noqa: F401: the path of the package
 import numpy as np
@@ -72,7 +66,3 @@ class Model(unittest.TestCase):
             found = verdict_on(spoil)
             self.assertFalse(found.right, found.report)
             self.assertIn(says, found.json["gradients"])
-
-
-if __name__ == "__main__":
-    unittest.main(verbosity=2)

@@ -21,7 +21,3 @@ class Names(unittest.TestCase):
         self.assertEqual(set(kept) - set(ids), set(), "gone or renamed: users' scripts have these ids")
         self.assertEqual(set(ids) - set(kept), set(), "new: add a line to names.txt for each")
         self.assertEqual(len(ids), len(set(ids)))
-
-
-if __name__ == "__main__":
-    unittest.main(verbosity=2)

@@ -1,17 +1,11 @@
 """Mistakes of public projects, planted in a ring that is no part of the simulator (planted.py), are named."""
 
 import contextlib
-import importlib.util
 import io
 import itertools
 import json
-import sys
 import tempfile
 import unittest
-
-if importlib.util.find_spec("numpy") is None:
-    print(f"skipped: {sys.executable} has no NumPy")
-    sys.exit(77)
 
 import planted
 import trials  # noqa: F401: the path of the package
@@ -232,7 +226,3 @@ class Planted(unittest.TestCase):
             np.save(f"{folder}/full.2/out.npy", -problem.right["out"][None].astype(np.float32))
             self.assertEqual(main([folder]), 1)
         self.assertIn("not the same twice: rows 0 to 23 of out, on ranks 0, 1, 2, in the case full", out.getvalue())
-
-
-if __name__ == "__main__":
-    unittest.main(verbosity=2)

@@ -4,15 +4,10 @@ PROGRAM (mistaken_rings.cpp) runs each mistake of src/mistakes and saves what th
 write them with --save. Without `long` on contiguous shards, and among the mistakes of src/mistakes.
 """
 
-import importlib.util
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
-
-if importlib.util.find_spec("numpy") is None:
-    print(f"skipped: {sys.executable} has no NumPy")
-    sys.exit(77)
 
 import numpy as np
 import tables

@@ -159,7 +159,3 @@ class RunAllTest(unittest.TestCase):
                 self.assertEqual(len(found), 1, f"which of {names} is the kernel of {path}?")
                 names.remove(found[0])
         self.assertEqual(names, [])
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -47,7 +47,3 @@ class NotRunTest(unittest.TestCase):
                 self.assertEqual(code, 1, text)
                 self.assertIn("not_run: 1 of these reasons", text)
                 self.assertEqual(self.run_on(f"skipped: {reason}", all_tests="")[0], 0)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -76,7 +76,3 @@ class Execute(unittest.TestCase):
     def test_only_a_cell_that_says_so_may_fail(self):
         self.assertRaises(AssertionError, self.differ, notebook("assert False"))
         self.assertEqual(self.differ(notebook("assert False, 'why'", ["raises-exception"])), [])
-
-
-if __name__ == "__main__":
-    unittest.main()

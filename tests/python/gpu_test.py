@@ -114,7 +114,3 @@ class Gpu(unittest.TestCase):
                     if wanted.dtype == np.float16:  # the program writes in the type of its arrays
                         mine = mine.astype(np.float16)
                     self.assertEqual(mine.tobytes(), wanted.tobytes(), (parallel, name))
-
-
-if __name__ == "__main__":
-    unittest.main(argv=sys.argv[:1])

@@ -12,8 +12,6 @@ from pathlib import Path
 
 import harness
 
-harness.require("numpy", "ring_attention")
-
 import numpy as np
 import ring_attention as ra
 from group_cases import attend, digests, traces
@@ -188,7 +186,3 @@ class Threads(unittest.TestCase):
             ra.positions(3, group=3)
         with self.assertRaisesRegex(ValueError, "it must be at least 1"):
             ra.threads(0)
-
-
-if __name__ == "__main__":
-    unittest.main(verbosity=2)

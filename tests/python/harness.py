@@ -13,6 +13,7 @@ PACKAGE = BUILD / "python"
 MPIRUN = os.environ.get("MPIRUN") or str(BUILD / "mpirun")
 SLOWNESS = float(os.environ.get("RING_ATTENTION_SLOWNESS", 1))  # of the machine: limits are longer
 ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{PACKAGE}{os.pathsep}{HERE}", "OMP_NUM_THREADS": "1"}
+sys.path.insert(0, str(PACKAGE))
 if "MPI4PY_FOLDER" in os.environ:
     for _variable in ("PYTHONPATH", "LD_LIBRARY_PATH"):
         ENVIRONMENT[_variable] = os.pathsep.join(filter(None, (ENVIRONMENT.get(_variable), os.environ["MPI4PY_FOLDER"])))
@@ -25,7 +26,6 @@ def skip(reason):
 
 def require(*modules):
     """Imports them, or skips."""
-    sys.path.insert(0, str(PACKAGE))
     for module in modules:
         try:
             __import__(module)
@@ -39,7 +39,7 @@ def use_python_with(module):
     if other and subprocess.run([sys.executable, "-c", f"import {module}"], stderr=subprocess.DEVNULL).returncode:
         if Path(other).exists() and os.environ.get("RING_ATTENTION_IN_TORCH_PYTHON") is None:
             os.environ["RING_ATTENTION_IN_TORCH_PYTHON"] = "1"
-            os.execv(other, [other, *sys.argv])
+            os.execv(other, [other, str(HERE.parent / "script.py"), *sys.argv])
 
 
 def run(ranks, script, *arguments, limit=60, python=sys.executable, **words):

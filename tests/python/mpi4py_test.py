@@ -24,14 +24,12 @@ except ra.Error as error: print(error)
 """
 
 
-def require_mpi4py():
-    """Skips where mpi4py is missing, or has another MPI, of which the package must say so."""
-    done = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, timeout=50,
-                          env=harness.ENVIRONMENT)
-    if "no mpi4py: " in done.stderr or 'two MPI libraries, "' in done.stdout:
-        harness.skip(f"{sys.executable}: {(done.stdout or done.stderr).strip()}; docs/python.md says which mpi4py works")
-    if (done.returncode, done.stdout) != (0, "1\n"):
-        sys.exit(done.stderr + done.stdout)
+# Skipped where mpi4py is missing, or has another MPI, of which the package must say so.
+probe = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, timeout=50, env=harness.ENVIRONMENT)
+if "no mpi4py: " in probe.stderr or 'two MPI libraries, "' in probe.stdout:
+    harness.skip(f"{sys.executable}: {(probe.stdout or probe.stderr).strip()}; docs/python.md says which mpi4py works")
+if (probe.returncode, probe.stdout) != (0, "1\n"):
+    sys.exit(probe.stderr + probe.stdout)
 
 
 class Mpi4py(unittest.TestCase):
@@ -97,8 +95,3 @@ class Mpi4py(unittest.TestCase):
             with self.subTest(order=order):
                 done = self.run_case(2, order, "finalised")
                 self.assertEqual((done.returncode, done.stdout), (0, "MPI has ended\n"), done.stderr)
-
-
-if __name__ == "__main__":
-    require_mpi4py()
-    unittest.main(verbosity=2)

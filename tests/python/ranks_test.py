@@ -152,7 +152,3 @@ class Ranks(unittest.TestCase):
             self.assertIn('two MPI libraries, "', done.stdout)
             self.assertIn('"Another MPI v4.1.4, package: stand-in"', done.stdout)
             self.assertIn("MPICH", done.stdout)
-
-
-if __name__ == "__main__":
-    unittest.main(verbosity=2)
