@@ -12,12 +12,13 @@ os.environ |= {"NCCL_HOSTID": f"rank {os.environ.get('PMI_RANK', 0)}", "NCCL_NET
                "NCCL_MNNVL_ENABLE": "0"}
 os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 
+import cases
 import numpy as np
 import reference
 import ring_attention as ra
 import torch
+from cases import check
 from harness import lines_for_torch
-from ranks_program import check
 from ring_attention.torch import attention, ring_attention
 
 SEQ, DIM = 1001, 64
@@ -116,8 +117,4 @@ def dlpack():
 
 if __name__ == "__main__":
     torch.cuda.set_device(0)
-    for case in sys.argv[1:]:
-        function, *arguments = case.split(":", 1)
-        globals()[function](*arguments)
-    if ra.rank() == 0:
-        print(f"all is well on {ra.size()} ranks")
+    cases.run(globals(), sys.argv[1:])

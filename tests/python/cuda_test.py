@@ -14,10 +14,11 @@ import ring_attention as ra
 import torch
 
 
-class Cuda(unittest.TestCase):
+class Cuda(harness.Jobs):
+    PROGRAM = "cuda_program.py"
+
     def well(self, ranks, *cases):
-        done = harness.run(ranks, "cuda_program.py", *cases, limit=120)
-        self.assertEqual((done.returncode, done.stdout), (0, f"all is well on {ranks} ranks\n"), done.stderr)
+        super().well(ranks, *cases, limit=120)
 
     def test_one_process(self):
         self.well(1, "one", "readme")

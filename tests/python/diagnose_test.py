@@ -8,7 +8,6 @@ import tempfile
 import time
 import unittest
 import unittest.mock
-from pathlib import Path
 
 import harness
 
@@ -248,13 +247,12 @@ class PyTorch(unittest.TestCase):
 
 class Pages(unittest.TestCase):
     def test_the_page_shows_code_that_runs(self):
-        source = Path(os.environ.get("RING_ATTENTION_SOURCE") or harness.HERE.parents[1])
-        in_numpy, in_torch = harness.python_blocks(source / "docs/diagnose.md")
+        in_numpy, in_torch = harness.python_blocks("diagnose.md")
         self.assertIn("owner + 1", in_numpy)
         done = harness.run_text(1, in_numpy + in_numpy.replace("owner + 1", "owner - 1"))
         self.assertEqual(done.returncode, 0, done.stderr)
         wrong, right = done.stdout.split("Results of ")[1:]
-        shown = (source / "docs/diagnose.md").read_text(encoding="utf-8")
+        shown = (harness.SOURCE / "docs/diagnose.md").read_text(encoding="utf-8")
         self.assertIn("\n".join(wrong.splitlines()[5:]), shown)  # the sentence, but no error of rounding
         self.assertIn("WRONG: the owner of a parcel is taken as", wrong)
         self.assertIn("RIGHT in these cases", right)

@@ -2,6 +2,7 @@
 arguments. The package is the one with the emulated GPU. A failed check ends the job.
 """
 
+import functools
 import hashlib
 import itertools
 import os
@@ -10,13 +11,15 @@ import sys
 import threading
 import time
 
+import cases
 import emulated_gpu as gpu
 import numpy as np
 import reference
 import ring_attention as ra
+from cases import check
 from harness import lines_for_torch
 from reference import largest_difference
-from ranks_program import check, held
+from ranks_program import held
 from ring_attention import _groups, _peers
 
 BOUND = {"float32": 2e-5, "bfloat16": 4e-2, "float16": 6e-3}
@@ -221,17 +224,8 @@ def lost(*folder):
     ra.wait(**ranks)
 
 
-def refused(text, call):
-    try:
-        call()
-    except (TypeError, ValueError) as error:
-        check(text in str(error), "another error:", error)
-        return
-    check(False, "no error:", text)
-
-
 def errors():
-    arrays = problem()
+    arrays, refused = problem(), functools.partial(cases.refused, (TypeError, ValueError))
     q, k, v, grad_out = (gpu.Array(array) for array in arrays)
     last = ra.rank() + 1 == ra.size()
 
@@ -316,9 +310,4 @@ def stopped():
 
 
 if __name__ == "__main__":
-    for case in sys.argv[1:]:
-        function, *arguments = case.split(":")
-        globals()[function](*arguments)
-    sizes = ra.size()
-    if ra.rank() == 0:
-        print(f"all is well on {sizes} ranks")
+    cases.run(globals(), sys.argv[1:])

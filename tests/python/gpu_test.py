@@ -2,7 +2,6 @@
 
 import importlib.util
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -15,17 +14,16 @@ if LONG:
     harness.use_python_with("torch")
 harness.require("numpy", "ring_attention")
 
-import numpy as np
-
 MPI4PY = [os.environ["MPI4PY_FOLDER"]] if "MPI4PY_FOLDER" in os.environ else []
 harness.ENVIRONMENT["PYTHONPATH"] = os.pathsep.join([os.environ["RING_ATTENTION_EMULATED"], str(harness.HERE), *MPI4PY])
 
 
-class Gpu(unittest.TestCase):
+class Gpu(harness.Jobs):
+    PROGRAM = "gpu_program.py"
+
     def well(self, ranks, *cases, **variables):
         harness.ENVIRONMENT.update(variables)
-        done = harness.run(ranks, "gpu_program.py", *cases, limit=120)
-        self.assertEqual((done.returncode, done.stdout), (0, f"all is well on {ranks} ranks\n"), done.stderr)
+        super().well(ranks, *cases, limit=120)
 
     def test_one_process(self):
         self.well(1, "one_process", "streams", "errors", EMULATED_DEVICES="01")
@@ -85,32 +83,13 @@ class Gpu(unittest.TestCase):
 
     def loses_a_rank(self, case):
         begin = time.monotonic()
-        harness.ENVIRONMENT["RING_ATTENTION_TIMEOUT"] = "2"
-        done = harness.run(3, "gpu_program.py", case)
-        del harness.ENVIRONMENT["RING_ATTENTION_TIMEOUT"]
+        self.set_timeout(2)
+        done = harness.run(3, self.PROGRAM, case)
         self.assertNotEqual(done.returncode, 0)
         self.assertLess(time.monotonic() - begin, 30)
         self.assertRegex(done.stderr, "Error: NCCL ring, rank [01]: a message of an enqueued call took more than 2 s")
 
     def test_has_the_bits_of_the_program(self):
-        program = harness.BUILD / "tests/emulator/ring-attention-emulated"
-        if not program.exists():
-            self.skipTest("the program is not built with the emulator")
-        rng = np.random.default_rng(3)
-        with tempfile.TemporaryDirectory() as folder:
-            for name in ("q", "k", "v", "dout"):
-                np.save(f"{folder}/{name}.npy", rng.standard_normal((2, 4, 37, 16)).astype(np.float16))
-            flags = [f"--{name}={folder}/{name}.npy" for name in ("q", "k", "v", "dout")]
-            for parallel in ("hybrid", "ring", "ulysses", "all-gather") if LONG else ("hybrid",):
-                placement = "contiguous" if parallel == "ulysses" else "zigzag"  # the program refuses one of Ulysses
-                self.well(4, f"program:{folder}:{placement}:{parallel}")
-                subprocess.run([harness.MPIRUN, "-n", "4", program, "run", *flags, f"--out={folder}/results", "--causal",
-                                "--device=cuda", "--share-gpu", "--dtype=fp16", "--dropout=0.25", "--dropout-seed=7",
-                                f"--parallel={parallel}",
-                                *(["--placement=zigzag"] if parallel != "ulysses" else []),
-                                *(["--ulysses=2"] if parallel == "hybrid" else [])], check=True, capture_output=True)
-                for name in ("out", "lse", "dq", "dk", "dv"):
-                    mine, wanted = np.load(f"{folder}/{parallel}_{name}.npy"), np.load(f"{folder}/results/{name}.npy")
-                    if wanted.dtype == np.float16:  # the program writes in the type of its arrays
-                        mine = mine.astype(np.float16)
-                    self.assertEqual(mine.tobytes(), wanted.tobytes(), (parallel, name))
+        ways = ("zigzag:hybrid", "zigzag:ring", "contiguous:ulysses", "zigzag:all-gather")
+        self.has_the_bits(harness.BUILD / "tests/emulator/ring-attention-emulated", 4, "float16", ways if LONG else ways[:1],
+                          "--device=cuda", "--share-gpu", "--dtype=fp16")

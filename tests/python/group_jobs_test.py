@@ -70,8 +70,7 @@ class Torch(unittest.TestCase):
             self.assertEqual(of_torch(size, "autograd"), [[True, True]] * size)
 
     def test_the_page_shows_a_script_for_torchrun(self):
-        source = Path(os.environ.get("RING_ATTENTION_SOURCE") or harness.HERE.parents[1])
-        script = harness.python_blocks(source / "docs/python.md")[1]
+        script = harness.python_blocks("python.md")[1]
         self.assertLessEqual(script.count("\n"), 10)
         with tempfile.TemporaryDirectory() as folder:
             (Path(folder) / "script.py").write_text(script + "print(qkv.grad.abs().sum() > 0)\n", encoding="utf-8")
@@ -121,9 +120,7 @@ class OverMpi4py:
                 self.assertEqual(of_mpi(size, "group_mpi4py.py", "bits", python=self.python), of_mpi(size))
 
     def test_no_rank_waits_without_end(self):
-        limit = 2 * harness.SLOWNESS
-        harness.ENVIRONMENT["RING_ATTENTION_TIMEOUT"] = str(limit)
-        self.addCleanup(harness.ENVIRONMENT.pop, "RING_ATTENTION_TIMEOUT")
+        limit = self.set_timeout()
         done = harness.run(3, "group_mpi4py.py", "missing", python=self.python)
         self.assertIn(f"ring_attention: waited {limit:g} s for rank 2, which did not make this call", done.stdout)
         done = harness.run(2, "group_mpi4py.py", "frozen", python=self.python)
@@ -149,12 +146,12 @@ class OverMpi4py:
 
 
 @unittest.skipUnless("MPI4PY_FOLDER" in os.environ, "MPI4PY_FOLDER names no folder with mpi4py")
-class Mpi4py(OverMpi4py, unittest.TestCase):
+class Mpi4py(OverMpi4py, harness.Jobs):
     pass
 
 
 @unittest.skipUnless("OPENMPI_PYTHON" in os.environ, "OPENMPI_PYTHON names no Python with an mpi4py over Open MPI")
-class OpenMpi(OverMpi4py, unittest.TestCase):
+class OpenMpi(OverMpi4py, harness.Jobs):
     """The package is built with MPICH."""
 
     python = os.environ.get("OPENMPI_PYTHON")
@@ -175,8 +172,7 @@ class OpenMpi(OverMpi4py, unittest.TestCase):
 @unittest.skipUnless(importlib.util.find_spec("jax"), "this Python has no JAX: TORCH_PYTHON names one that has")
 class Jax(unittest.TestCase):
     def test_the_page_shows_a_ring_under_jit(self):
-        source = Path(os.environ.get("RING_ATTENTION_SOURCE") or harness.HERE.parents[1])
-        program = next(block for block in harness.python_blocks(source / "docs/python.md") if "import jax" in block)
+        program = next(block for block in harness.python_blocks("python.md") if "import jax" in block)
         self.assertLessEqual(len([line for line in program.splitlines() if line]), 24)
         for ranks in (1, 2, 3):
             done = harness.run_text(ranks, program + """

@@ -5,9 +5,11 @@ import re
 import subprocess
 import sys
 import tempfile
+import unittest
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+SOURCE = Path(os.environ.get("RING_ATTENTION_SOURCE") or HERE.parents[1])
 BUILD = Path(os.environ.get("RING_ATTENTION_BUILD") or HERE.parents[1] / "build/release").resolve()
 PACKAGE = BUILD / "python"
 MPIRUN = os.environ.get("MPIRUN") or str(BUILD / "mpirun")
@@ -59,13 +61,52 @@ def run_text(ranks, program):
 
 
 def python_blocks(page):
-    """The programs that a page shows between ```python and ```."""
-    return re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    """The programs that a page of docs shows between ```python and ```."""
+    return re.findall(r"```python\n(.*?)```", (SOURCE / "docs" / page).read_text(encoding="utf-8"), re.DOTALL)
+
+
+class Jobs(unittest.TestCase):
+    """Tests of jobs that run cases of PROGRAM."""
+
+    PROGRAM = "ranks_program.py"
+
+    def well(self, ranks, *cases, **words):
+        done = run(ranks, self.PROGRAM, *cases, **words)
+        self.assertEqual((done.returncode, done.stdout), (0, f"all is well on {ranks} ranks\n"), done.stderr)
+
+    def has_the_bits(self, program, ranks, kind, ways, *flags):
+        """The case `program` of PROGRAM writes what `program run` does, for ways such as "zigzag:ring" to share the work."""
+        import numpy as np
+
+        names, rng = ("q", "k", "v", "dout"), np.random.default_rng(3)
+        if not program.exists():
+            self.skipTest(f"{program.name} is not built")
+        with tempfile.TemporaryDirectory() as folder:
+            for name in names:
+                np.save(f"{folder}/{name}.npy", rng.standard_normal((2, 4, 37, 16)).astype(kind))
+            self.well(ranks, *(f"program:{folder}:{way}" for way in ways))
+            for way in ways:
+                placement, parallel = way.split(":")  # the program refuses a placement of Ulysses
+                subprocess.run([MPIRUN, "-n", str(ranks), program, "run", *(f"--{name}={folder}/{name}.npy" for name in names),
+                                f"--out={folder}/results", "--causal", "--dropout=0.25", "--dropout-seed=7", f"--parallel={parallel}",
+                                *([] if parallel == "ulysses" else [f"--placement={placement}"]),
+                                *(["--ulysses=2"] if parallel == "hybrid" else []), *flags], check=True, capture_output=True)
+                for name in ("out", "lse", "dq", "dk", "dv"):
+                    mine, wanted = (np.load(f"{folder}/{file}{name}.npy") for file in (f"{parallel}_", "results/"))
+                    if wanted.dtype == np.float16:  # of a GPU: the program writes in the type of its arrays
+                        mine = mine.astype(np.float16)
+                    self.assertEqual((mine.dtype, mine.shape), (wanted.dtype, wanted.shape))
+                    self.assertEqual(mine.tobytes(), wanted.tobytes(), (way, name))
+
+    def set_timeout(self, seconds=2 * SLOWNESS):
+        """Of the jobs of this test. Returns it."""
+        ENVIRONMENT["RING_ATTENTION_TIMEOUT"] = str(seconds)
+        self.addCleanup(ENVIRONMENT.pop, "RING_ATTENTION_TIMEOUT")
+        return seconds
 
 
 def lines_for_torch():
     """What README.md shows for tensors: an import, a call, and the backward."""
-    source = Path(os.environ.get("RING_ATTENTION_SOURCE") or HERE.parents[1])
-    lines = (source / "README.md").read_text(encoding="utf-8").splitlines()
+    lines = (SOURCE / "README.md").read_text(encoding="utf-8").splitlines()
     first = next(i for i, line in enumerate(lines) if line.startswith("from ring_attention.torch import"))
     return lines[first:lines.index("```", first)]

@@ -2,9 +2,7 @@
 
 import importlib.util
 import math
-import os
 import tempfile
-from pathlib import Path
 
 import harness
 import ring_attention as ra
@@ -107,7 +105,7 @@ def judged(folder, name, group, broken, how):
     shards = [ra.positions(SEQ, group=group, rank=r).tolist() for r in range(size)]
     ATTENTION.update(group=group, shards=shards, broken=broken)
     if how == "ring":  # as the page shows it
-        page = Path(os.environ.get("RING_ATTENTION_SOURCE") or harness.HERE.parents[1]) / "docs/diagnose.md"
+        page = harness.SOURCE / "docs/diagnose.md"
         text = next(block for block in page.read_text(encoding="utf-8").split("```py\n") if "with record(" in block)
         words = {"model": model, "tokens": tokens, "positions": shards[rank], "rank": rank, "group": group}
         exec(text.split("```")[0].replace('"check"', repr(folder)), words)

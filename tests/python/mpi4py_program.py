@@ -17,8 +17,10 @@ if sys.argv[1] == "ring_attention":
     ra.size()
 from mpi4py import MPI  # noqa: F811
 
+import cases
 import diagnose_rings
 import reference
+from cases import check, refused
 from reference import largest_difference
 
 WORLD = MPI.COMM_WORLD
@@ -26,11 +28,6 @@ SEQ = 23
 WAY = {"causal": True, "threads": 1}
 rng = np.random.default_rng(0)
 WHOLE = [rng.standard_normal((1, heads, SEQ, 8)) for heads in (4, 2, 2, 4)]  # q, k, v, grad_out
-
-
-def check(condition, *text):
-    if not condition:
-        raise AssertionError(f"rank {WORLD.rank}: {' '.join(map(str, text))}")
 
 
 def whole_step(**place):
@@ -51,15 +48,6 @@ def check_step(comm, **place):
         check((one is None) == (comm.rank != 0), "gather is on rank 0 of comm")
         if comm.rank == 0:
             check(largest_difference(one, array) <= 1e-12, "a result of", comm.size, "ranks")
-
-
-def refused(kind, text, call):
-    try:
-        call()
-    except kind as error:
-        check(text in str(error), text, "is not in:", error)
-    else:
-        check(False, "no error:", text)
 
 
 def ones(comm, tokens=SEQ):
@@ -207,8 +195,4 @@ def finalised():
 
 
 if __name__ == "__main__":
-    for case in sys.argv[2:]:
-        name, *arguments = case.split(":")
-        globals()[name](*arguments)
-    if WORLD.rank == 0:
-        print(f"all is well on {WORLD.size} ranks")
+    cases.run(globals(), sys.argv[2:])

@@ -3,7 +3,6 @@
 import concurrent.futures
 import subprocess
 import sys
-import unittest
 
 import harness
 
@@ -32,13 +31,11 @@ if (probe.returncode, probe.stdout) != (0, "1\n"):
     sys.exit(probe.stderr + probe.stdout)
 
 
-class Mpi4py(unittest.TestCase):
-    def run_case(self, ranks, order, *cases):
-        return harness.run(ranks, "mpi4py_program.py", order, *cases)
+class Mpi4py(harness.Jobs):
+    PROGRAM = "mpi4py_program.py"
 
-    def well(self, ranks, order, *cases):
-        done = self.run_case(ranks, order, *cases)
-        self.assertEqual((done.returncode, done.stdout), (0, f"all is well on {ranks} ranks\n"), done.stderr)
+    def run_case(self, ranks, order, *cases):
+        return harness.run(ranks, self.PROGRAM, order, *cases)
 
     def test_values_and_errors(self):
         """In both orders: the package or mpi4py starts MPI, and ends it."""
@@ -49,7 +46,7 @@ class Mpi4py(unittest.TestCase):
         self.well(4, "mpi4py", "some", "groups")  # at first, one rank makes no call
 
     def test_the_page_shows_code_that_runs(self):
-        _, _, _, one, _, _, pairs, *_ = harness.python_blocks(harness.HERE.parents[1] / "docs/python.md")
+        _, _, _, one, _, _, pairs, *_ = harness.python_blocks("python.md")
         program = (one + "want = out\n" + pairs + "assert (out is None) == (ra.rank() % 2 == 1)\n"
                    "assert out is None or abs(out - want).max() < 1e-12\nif ra.rank() == 0: print(ra.size())\n")
         done = harness.run_text(4, program)
@@ -59,10 +56,7 @@ class Mpi4py(unittest.TestCase):
         self.well(2, "mpi4py", "many")
 
     def test_no_rank_waits_without_end(self):
-        seconds = 2 * harness.SLOWNESS
-        harness.ENVIRONMENT["RING_ATTENTION_TIMEOUT"] = str(seconds)
-        self.addCleanup(harness.ENVIRONMENT.pop, "RING_ATTENTION_TIMEOUT")
-        waited = f"ring_attention: waited {seconds:g} s for "
+        waited = f"ring_attention: waited {self.set_timeout():g} s for "
         texts = {"late:used": (waited + "rank 2, which", 2), "late:new": (waited + "at least one of rank ", 2),
                  "late:other": (waited + "at least one of rank ", 3)}
         with concurrent.futures.ThreadPoolExecutor(len(texts)) as pool:  # they wait most of the time
@@ -83,8 +77,7 @@ class Mpi4py(unittest.TestCase):
 
     def test_diagnose(self):
         self.well(3, "mpi4py", "diagnosed")
-        harness.ENVIRONMENT["RING_ATTENTION_TIMEOUT"] = "2"
-        self.addCleanup(harness.ENVIRONMENT.pop, "RING_ATTENTION_TIMEOUT")
+        self.set_timeout(2)
         done = self.run_case(3, "mpi4py", "stuck")
         self.assertNotEqual(done.returncode, 0)
         self.assertIn("[rank 1] error: rank 1 failed in the case causal: ValueError: this rank is broken; the other ranks",

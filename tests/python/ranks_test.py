@@ -9,20 +9,13 @@ import sys
 import tempfile
 import time
 import unittest
-from pathlib import Path
 
 import harness
 
 harness.require("numpy", "ring_attention")
 
-import numpy as np
 
-
-class Ranks(unittest.TestCase):
-    def well(self, ranks, *cases):
-        done = harness.run(ranks, "ranks_program.py", *cases)
-        self.assertEqual((done.returncode, done.stdout), (0, f"all is well on {ranks} ranks\n"), done.stderr)
-
+class Ranks(harness.Jobs):
     def ends(self, ranks, case):
         """The text of an error that ends a job."""
         begin = time.monotonic()
@@ -52,34 +45,15 @@ class Ranks(unittest.TestCase):
             self.assertEqual(os.listdir(folder), ["ring.json"])
 
     def test_has_the_bits_of_the_program(self):
-        rng = np.random.default_rng(3)
-        program = harness.BUILD / "ring-attention"
-        if not program.exists():
-            self.skipTest("the program is not built")
-        for ranks, kind, *ways in ((1, np.float32, "contiguous:ring"), (2, np.float16, "striped:ulysses"),
-                                   (3, np.float64, "zigzag:ring", "contiguous:all-gather")):
-            with self.subTest(ranks=ranks), tempfile.TemporaryDirectory() as folder:
-                for name in ("q", "k", "v", "dout"):
-                    np.save(f"{folder}/{name}.npy", rng.standard_normal((2, 4, 37, 16)).astype(kind))
-                self.well(ranks, *(f"program:{folder}:{way}" for way in ways))
-                flags = [f"--{name}={folder}/{name}.npy" for name in ("q", "k", "v", "dout")]
-                for way in ways:
-                    placement, parallel = way.split(":")
-                    subprocess.run([harness.MPIRUN, "-n", str(ranks), program, "run", *flags, f"--out={folder}/results",
-                                    "--causal", "--dropout=0.25", "--dropout-seed=7", f"--parallel={parallel}",
-                                    *([] if parallel == "ulysses" else [f"--placement={placement}"])],
-                                   check=True, capture_output=True)
-                    for name in ("out", "lse", "dq", "dk", "dv"):
-                        mine = np.load(f"{folder}/{placement}_{name}.npy")
-                        wanted = np.load(f"{folder}/results/{name}.npy")
-                        self.assertEqual((mine.dtype, mine.shape), (wanted.dtype, wanted.shape))
-                        self.assertEqual(mine.tobytes(), wanted.tobytes(), (way, name))
+        for ranks, kind, *ways in ((1, "float32", "contiguous:ring"), (2, "float16", "striped:ulysses"),
+                                   (3, "float64", "zigzag:ring", "contiguous:all-gather")):
+            with self.subTest(ranks=ranks):
+                self.has_the_bits(harness.BUILD / "ring-attention", ranks, kind, ways)
 
     def test_the_pages_show_code_that_runs(self):
-        source = Path(os.environ.get("RING_ATTENTION_SOURCE") or harness.HERE.parents[1])
         # mpi4py_test.py, group_test.py and attention_test.py run the others.
-        one_process, _, mpi, one, _, ring, *_, torch, _, _, _, _, kernel = harness.python_blocks(source / "docs/python.md")
-        shown = (source / "README.md").read_text(encoding="utf-8")
+        one_process, _, mpi, one, _, ring, *_, torch, _, _, _, _, kernel = harness.python_blocks("python.md")
+        shown = (harness.SOURCE / "README.md").read_text(encoding="utf-8")
         self.assertTrue(set(ring.splitlines()) <= set(shown.splitlines()), "README.md shows other lines")
         self.assertIn("scaled_dot_product_attention", torch)  # torch_test.py runs these calls
         for ranks, block in ((1, one_process), (3, mpi)):
@@ -102,7 +76,7 @@ class Ranks(unittest.TestCase):
 
     def test_no_rank_waits_without_end(self):
         """A rank that does not come is an exception on the others. One that leaves a call ends the job."""
-        timeout = 2 * harness.SLOWNESS
+        timeout = self.set_timeout()
         no_call = f"ring_attention: waited {timeout:g} s for rank %d, which did not make this call"
         not_moved = rf"\[rank 0\] error: nothing moved for {timeout:g} s: exchange, step 1, peer 2; a peer has " \
                     "stopped, or is slower than RING_ATTENTION_TIMEOUT"
@@ -110,8 +84,6 @@ class Ranks(unittest.TestCase):
                 "caught": (3, not_moved), "stopped": (3, not_moved),
                 "unstarted": (2, rf"nothing moved for {timeout:g} s: start;"), "late": (3, "a call failed on this rank"),
                 "late_first": (3, "a call failed on this rank"), "slow": (2, "^")}
-        harness.ENVIRONMENT["RING_ATTENTION_TIMEOUT"] = str(timeout)
-        self.addCleanup(harness.ENVIRONMENT.pop, "RING_ATTENTION_TIMEOUT")
         with concurrent.futures.ThreadPoolExecutor(len(jobs)) as pool:  # they wait most of the time
             done = dict(zip(jobs, pool.map(lambda kind: harness.run(jobs[kind][0], "ranks_program.py", f"missing:{kind}"),
                                            jobs)))
