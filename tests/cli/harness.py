@@ -105,6 +105,14 @@ class Job:
     def ended(self):
         return self._process.poll() is not None
 
+    def until(self, holds, what):
+        """Waits until it holds; the job has to go on so long."""
+        limit = time.monotonic() + 60 * SLOWNESS
+        while not holds():
+            assert not self.ended(), f"ended before {what}"
+            assert time.monotonic() < limit, f"never {what}"
+            time.sleep(0.002)
+
     def wait(self, limit=60 * SLOWNESS):
         """Waits for the launcher and for every process of the job. A job over its limit has code None."""
         # Popen.wait(limit) looks every 50 ms, and many a job takes no longer than that.

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import time
 
 import harness
 import numpy as np
@@ -134,10 +133,7 @@ def test_the_next_run_removes_what_a_killed_run_leaves(program):
     left += [f"t.json.rank{rank}" for rank in range(3)]
     os.mkdir(program.path("results"))  # where the trace goes, too
     with harness.Job(3, *words, cwd=program.folder) as job:
-        give_up = time.monotonic() + 20 * harness.SLOWNESS
-        while program.files_in("results") != left:
-            assert time.monotonic() < give_up, "the run opens no files"
-            time.sleep(0.02)
+        job.until(lambda: program.files_in("results") == left, "its files were open")
         for pid in job.processes():
             harness.send(pid, signal.SIGKILL)
         job.wait()

@@ -56,11 +56,7 @@ class TrainCase(harness.CommandTest):
         """Trains, and kills the job when it has saved so many steps."""
         name = words[words.index("--checkpoint") + 1]
         with harness.Job(ranks, "train", *words, "--checkpoint-every", 1, cwd=self.folder) as job:
-            limit = time.monotonic() + 60 * harness.SLOWNESS
-            while self.steps_in(name) < steps:
-                self.assertFalse(job.ended(), "ended too early")
-                self.assertLess(time.monotonic(), limit)
-                time.sleep(0.001)
+            job.until(lambda: self.steps_in(name) >= steps, f"{steps} steps were saved")
             self.kill(job)
 
     def check_another_mesh(self, ranks, *mesh, steps=18):
@@ -239,9 +235,7 @@ class TrainTest(TrainCase):
         words = ("train", *MODEL, "--checkpoint", "run")
         endless = ("--steps", 1_000_000, "--checkpoint-every", 1_000_000)
         with harness.Job(1, *words, *endless, launcher=False, cwd=self.folder) as first:
-            while not os.path.isdir(self.path("run/step.part")):
-                self.assertFalse(first.ended())
-                time.sleep(0.01)
+            first.until(lambda: os.path.isdir(self.path("run/step.part")), "it had its directory")
             self.assert_refused(self.run_ranks(1, *words, "--steps", 2, launcher=False),
                                 "--checkpoint run: another training writes there now", "give another", limit=20)
             self.assertFalse(first.ended())

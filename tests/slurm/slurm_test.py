@@ -64,11 +64,7 @@ class SlurmTest(harness.CommandTest):
     def strike(self, number, *srun):
         """Sends a signal to rank 1 of two that compute; how the job ended, and after how many seconds."""
         job = self.job(*LONG_RUN, srun=(*SRUN, "-n", 2, *srun))
-        limit = time.monotonic() + 30 * harness.SLOWNESS
-        while ", step " not in job.errors_so_far():
-            self.assertFalse(job.ended(), "ended before it worked")
-            self.assertLess(time.monotonic(), limit, "no step was reported")
-            time.sleep(0.05)
+        job.until(lambda: ", step " in job.errors_so_far(), "it reported a step")
         begin = time.monotonic()
         os.kill(job.rank(1), number)
         result = self.ends(job)
