@@ -14,6 +14,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from expect import expect, finish
+
 if importlib.util.find_spec("numpy") is None:
     print(f"skipped: {sys.executable} has no NumPy")
     sys.exit(77)
@@ -133,21 +135,12 @@ if grep -q "^tokens 23$" "$3/case.txt"; then exit 1; fi
 exec "$(dirname "$0")/ring" "$@"
 """
 CASES = ["full", "causal, large", "causal, uneven", "gqa, uneven", "gqa, uneven, large"]
-failures = 0
 
 
 def judge(*words, limit=60, **environment):
     done = subprocess.run([sys.executable, LESSON / "judge.py", *words], capture_output=True, text=True,
                           env={**os.environ, "LIMIT": str(limit * SLOWNESS), **environment})
     return done.returncode, done.stdout + done.stderr
-
-
-def expect(holds, what, seen):
-    global failures
-    print(f"{'ok  ' if holds else 'FAIL'} {what}", flush=True)
-    if not holds:
-        failures += 1
-        print(*seen, sep="\n", flush=True)
 
 
 def expect_levels(folder, level):
@@ -239,5 +232,4 @@ with tempfile.TemporaryDirectory() as name:
         told = re.search(r"^level \d \w+: FAIL.*", text, re.MULTILINE)
         says = says.replace("2 s", f"{2 * SLOWNESS} s")
         expect(code == 1 and told and told[0].startswith(says) and all(words in text for words in more), says, [code, text])
-print(f"{failures} failures")
-sys.exit(1 if failures else 0)
+finish()

@@ -16,6 +16,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from expect import expect, finish
+
 SOURCE = Path(os.environ.get("RING_ATTENTION_SOURCE", Path(__file__).resolve().parents[2]))
 BUILD = Path(os.environ.get("RING_ATTENTION_BUILD", SOURCE / "build/release")).resolve()
 NUMBER, LONG = sys.argv[1], sys.argv[2:] == ["long"]
@@ -169,7 +171,6 @@ ENDS_WITH_ONE = """
 struct Ends { ~Ends() { std::fflush(nullptr), std::_Exit(1); } };
 inline const Ends ends;
 """
-failures = 0
 # As exercise.sh looks for it.
 HAS_NUMPY = any(shutil.which(python) and subprocess.run([python, "-c", "import numpy"], capture_output=True).returncode == 0
                 for python in ("python3", "/usr/bin/python3"))
@@ -179,14 +180,6 @@ def judge(copies, limit=40):
     done = subprocess.run(["sh", SOURCE / "lessons/exercise.sh", NUMBER, BUILD, copies], capture_output=True, text=True,
                           env={**os.environ, "LIMIT": str(limit * SLOWNESS)})
     return done.returncode, (done.stdout + done.stderr).splitlines()
-
-
-def expect(holds, what, seen):
-    global failures
-    print(f"{'ok  ' if holds else 'FAIL'} exercise {NUMBER}: {what}", flush=True)
-    if not holds:
-        failures += 1
-        print("  " + "\n  ".join(map(str, seen)), flush=True)
 
 
 KERNEL = NUMBER[-1].isalpha()
@@ -232,5 +225,4 @@ with tempfile.TemporaryDirectory() as name:
         expect(code == 0 and len(lines) == 1 and re.fullmatch(rf"exercise {NUMBER}: PASS \| error \S+ \| .*", lines[0]),
                "the idea passes", [code, *lines])
         expect(copy.read_text(encoding="utf-8") == idea, "the judge leaves the copy as it is", [])
-print(f"{failures} failures")
-sys.exit(1 if failures else 0)
+finish()

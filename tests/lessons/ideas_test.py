@@ -11,19 +11,12 @@ import difflib
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
+
+from expect import expect, finish
 
 LESSONS = Path(os.environ.get("RING_ATTENTION_SOURCE", Path(__file__).resolve().parents[2])) / "lessons"
 CODE_LINES = 75  # about 60 are meant
-
-failures = 0
-
-
-def expect(holds, what):
-    global failures
-    print(f"{'ok  ' if holds else 'FAIL'} {what}")
-    failures += not holds
 
 
 def lines(path):
@@ -81,4 +74,4 @@ expect(len(one_file) <= 100, f"ring_attention.cpp has {len(one_file)} lines, at 
 included = [line for line in one_file if line.startswith("#include")]
 expect(included and all(re.fullmatch(r"#include <(mpi\.h|Eigen/Dense|[a-z]+)>", line) for line in included),
        "ring_attention.cpp includes nothing of ours")
-sys.exit(1 if failures else 0)
+finish()

@@ -15,6 +15,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from expect import expect, failures, finish
+
 SOURCE = Path(os.environ.get("RING_ATTENTION_SOURCE", Path(__file__).resolve().parents[2]))
 BUILD = Path(os.environ.get("RING_ATTENTION_BUILD", SOURCE / "build/release")).resolve()
 MPIRUN = os.environ.get("MPIRUN", str(BUILD / "mpirun"))
@@ -40,8 +42,6 @@ MOST = 256  # tokens of the run whose tables are looked at
 LIMIT = (120 if NEEDS_GPU else 60) * int(os.environ.get("RING_ATTENTION_SLOWNESS", "1"))  # seconds
 VERDICT = re.compile(rf"lesson {NUMBER} {NAME}: (PASS|FAIL|SKIPPED) \| error \S+ \| \S.*")
 
-failures = 0
-
 
 class Run:
     """One run to its end; `verdict` is None when the last line is not one."""
@@ -60,11 +60,7 @@ class Run:
         self.verdict = last and last[1]
 
     def expect(self, holds, what):
-        global failures
-        print(f"{'ok  ' if holds else 'FAIL'} {self.name}: {what}", flush=True)
-        if not holds:
-            failures += 1
-            print(f"  exit code {self.code}\n  stdout: {self.out}\n  stderr: {self.err}", flush=True)
+        expect(holds, f"{self.name}: {what}", [f"exit code {self.code}", f"stdout: {self.out}", f"stderr: {self.err}"])
 
     def expect_end(self, code, verdict):
         self.expect(self.code == code and self.verdict == verdict, f"exit code {code}, last line says {verdict}")
@@ -178,5 +174,4 @@ else:
     check_mutants(help_text)
     if SENDS_MESSAGES and "--seq" in help_text:
         check_rank_counts([(1, 5), (3, 5), (5, 1)])  # one rank; uneven shards; ranks without tokens
-print(f"{failures} failures")
-sys.exit(1 if failures else 0)
+finish()
