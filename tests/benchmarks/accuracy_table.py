@@ -14,8 +14,9 @@ import re
 import subprocess
 import sys
 import tempfile
-from array import array
 from pathlib import Path
+
+import numpy as np
 
 SOURCE = Path(os.environ.get("RING_ATTENTION_SOURCE", Path(__file__).resolve().parents[2]))
 BUILD = Path(os.environ.get("RING_ATTENTION_BUILD", SOURCE / "build/release")).resolve()
@@ -75,51 +76,31 @@ PUBLISHED = {
 HEADS, TOKENS, DIM = 2, 2048, 64
 
 
-def write_npy(path, numbers):
-    text = f"{{'descr': '<f{numbers.itemsize}', 'fortran_order': False, 'shape': (1, {HEADS}, {TOKENS}, {DIM}), }}"
-    header = text.ljust(117).encode() + b"\n"
-    path.write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + numbers.tobytes())
-
-
-def read_npy(path):
-    data = path.read_bytes()
-    begin = 10 + int.from_bytes(data[8:10], "little")
-    return array("d" if b"'<f8'" in data[:begin] else "f", data[begin:])
-
-
-def rounded(numbers):
+def rounded(array):
     """To bf16, to the nearest and ties to even; as float."""
-    bits = array("I", array("f", numbers).tobytes())
-    return array("f", array("I", [(b + 0x7FFF + (b >> 16 & 1)) & 0xFFFF0000 for b in bits]).tobytes())
+    bits = array.astype(np.float32).view(np.uint32)
+    return (bits + 0x7FFF + (bits >> 16 & 1) & 0xFFFF0000).view(np.float32)
 
 
 def measured_bf16():
     """For each result, (largest, mean) of each rank: float arithmetic on arrays in bf16 against one rank in double."""
     random.seed(1)
-    with tempfile.TemporaryDirectory() as name:
-        results = {}
-        inputs = [rounded([random.gauss(0, 1) for _ in range(HEADS * TOKENS * DIM)]) for _ in range(4)]
-        for kind, ranks in (("f", RANKS), ("d", 1)):
-            folder = Path(name) / kind
-            folder.mkdir()
-            for array_name, numbers in zip(("q", "k", "v", "dout"), inputs):
-                write_npy(folder / f"{array_name}.npy", array(kind, numbers))
+    shape = 1, HEADS, TOKENS, DIM
+    with tempfile.TemporaryDirectory() as folder:
+        inputs = [rounded(np.reshape([random.gauss(0, 1) for _ in range(math.prod(shape))], shape)) for _ in range(4)]
+        results = []
+        for kind, ranks in ((np.float32, RANKS), (np.float64, 1)):
+            for name, array in zip(("q", "k", "v", "dout"), inputs):
+                np.save(f"{folder}/{name}.npy", array.astype(kind))
             command = COMMANDS[1].replace("--placement zigzag --check", "--placement contiguous --out build/accuracy")
-            run(command.replace(f"-n {RANKS}", f"-n {ranks}"), str(folder))
-            results[kind] = {result: read_npy(folder / f"{result}.npy") for result in RESULTS}
-        errors = {}
-        for result in RESULTS:
-            got, want = results["f"][result], results["d"][result]
-            got = got if result == "lse" else rounded(got)  # lse stays a float
-            off = [abs(a - b) for a, b in zip(got, want)]
-            assert len(got) == len(want) and all(map(math.isfinite, off))
-            columns = len(off) // (HEADS * TOKENS)
-            own = TOKENS // RANKS * columns
-            errors[result] = []
-            for rank in range(RANKS):
-                rows = [x for h in range(HEADS) for x in off[h * TOKENS * columns + rank * own:][:own]]
-                errors[result] += [max(rows), sum(rows) / len(rows)]
-        return errors
+            run(command.replace(f"-n {RANKS}", f"-n {ranks}"), folder)
+            results.append([np.load(f"{folder}/{result}.npy") for result in RESULTS])
+    errors = {}
+    for result, got, want in zip(RESULTS, *results):
+        off = abs((got if result == "lse" else rounded(got)) - want).reshape(HEADS, RANKS, -1)  # lse stays a float
+        assert np.isfinite(off).all()
+        errors[result] = np.stack([off.max(axis=(0, 2)), off.mean(axis=(0, 2))], 1).ravel()
+    return errors
 
 
 def bf16_table():
