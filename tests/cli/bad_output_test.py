@@ -2,10 +2,9 @@
 
 import os
 import resource
-import shutil
-import unittest
 
 import harness
+import pytest
 
 RUN = ("run", "--random", "1,2,12,4", "--out")
 
@@ -15,65 +14,54 @@ def with_little_memory():
     resource.setrlimit(resource.RLIMIT_AS, (2**30, 2**30))
 
 
-class BadOutputTest(harness.CommandTest):
-    def make_file(self, name):
-        os.makedirs(os.path.dirname(self.path(name)), exist_ok=True)
-        with open(self.path(name), "w", encoding="utf-8") as file:
-            file.write("in the way\n")
-
-    def test_a_file_where_the_directory_should_be(self):
-        self.make_file("results")
-        for ranks in (1, 4):
-            self.refuse(ranks, (*RUN, "results"), ("--out results", "Not a directory"))
-            self.refuse(ranks, (*RUN, "results/deeper"), ("results/deeper", "Not a directory"))
-            self.refuse(ranks, (*RUN, "results/deeper/still"), ("results/deeper/still", "Not a directory"))
-
-    def test_directories_where_the_files_should_be(self):
-        for ranks in (1, 3):
-            for name in harness.OUTPUTS:
-                for full in (name, name + ".part"):
-                    with self.subTest(ranks=ranks, name=full):
-                        os.makedirs(self.path(f"results{ranks}/{full}/deeper"))
-                        self.refuse(ranks, (*RUN, f"results{ranks}"), (full, "directory"))
-                        shutil.rmtree(self.path(f"results{ranks}/{full}"))
-
-    @unittest.skipIf(os.geteuid() == 0, "root may write everywhere")
-    def test_read_only_directory(self):
-        os.mkdir(self.path("results"), 0o555)
-        for ranks in (1, 4):
-            self.refuse(ranks, (*RUN, "results"), ("results", "Permission denied"))
-            self.refuse(ranks, (*RUN, "results/deeper"), ("results/deeper", "Permission denied"))
-
-    @unittest.skipUnless(os.path.isdir("/proc/self/fd"), "no /proc here")
-    def test_a_file_system_that_takes_no_files(self):
-        self.refuse(3, (*RUN, "/proc/self/results"), ("/proc/self/results",))
-
-    def test_a_name_that_is_too_long(self):
-        self.refuse(3, (*RUN, "x" * 300), ("xxx", "too long"))
-
-    def test_a_deep_directory_is_made(self):
-        self.run_well(3, *RUN, "a/b/c d")
-        self.assertEqual(self.files_in("a/b/c d"), sorted(harness.OUTPUTS))
+@pytest.mark.parametrize("ranks", (1, 4))
+@pytest.mark.parametrize("out, said", (("results", "--out results"), ("results/deeper", "results/deeper"),
+                                       ("results/deeper/still", "results/deeper/still")))
+def test_a_file_where_the_directory_should_be(program, ranks, out, said):
+    with open(program.path("results"), "w", encoding="utf-8") as file:
+        file.write("in the way\n")
+    program.refuse(ranks, (*RUN, out), (said, "Not a directory"))
 
 
-@unittest.skipIf(harness.SLOWNESS > 1, "the address sanitizer needs more address space than there is")
-class MemoryTest(harness.CommandTest):
+@pytest.mark.parametrize("ranks", (1, 3))
+@pytest.mark.parametrize("name", [name + part for name in harness.OUTPUTS for part in ("", ".part")])
+def test_directories_where_the_files_should_be(program, ranks, name):
+    os.makedirs(program.path(f"results/{name}/deeper"))
+    program.refuse(ranks, (*RUN, "results"), (name, "directory"))
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+@pytest.mark.parametrize("ranks", (1, 4))
+@pytest.mark.parametrize("out", ("results", "results/deeper"))
+def test_read_only_directory(program, ranks, out):
+    os.mkdir(program.path("results"), 0o555)
+    program.refuse(ranks, (*RUN, out), (out, "Permission denied"))
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="no /proc here")
+def test_a_file_system_that_takes_no_files(program):
+    program.refuse(3, (*RUN, "/proc/self/results"), ("/proc/self/results",))
+
+
+def test_a_name_that_is_too_long(program):
+    program.refuse(3, (*RUN, "x" * 300), ("xxx", "too long"))
+
+
+def test_a_deep_directory_is_made(program):
+    program.run_well(3, *RUN, "a/b/c d")
+    assert program.files_in("a/b/c d") == sorted(harness.OUTPUTS)
+
+
+@pytest.mark.skipif(harness.SLOWNESS > 1, reason="the address sanitizer needs more address space than there is")
+@pytest.mark.parametrize("ranks, random, words", (
+    *[(ranks, "1,1,20000000,64", "") for ranks in (1, 3, 4)],  # the shards
+    (4, "1,1,1000000000,64", ""),
+    # Refused before a list is made that is as long as the sequence, or as the heads.
+    (1, "1,1,140737488355328,1", "--same-bits"),
+    (3, "1,1,140737488355328,1", "--same-bits --tile 1"),
+    (3, "1,2147483647,1,1", "--alibi --parallel ulysses"),
+))
+def test_too_large(program, ranks, random, words):
     """The limit is on the address space, so that the machine itself never runs short."""
-
-    def too_large(self, ranks, random, *words):
-        words = ("run", "--random", random, "--out", "results", *words)
-        self.refuse(ranks, words, ("memory", "ranks"), preexec_fn=with_little_memory)
-
-    def test_too_large_for_the_shards(self):
-        for ranks in (1, 3, 4):
-            with self.subTest(ranks=ranks):
-                self.too_large(ranks, "1,1,20000000,64")
-
-    def test_far_too_large(self):
-        self.too_large(4, "1,1,1000000000,64")
-
-    def test_lists_of_tiles_and_heads(self):
-        """Refused before a list is made that is as long as the sequence, or as the heads."""
-        self.too_large(1, "1,1,140737488355328,1", "--same-bits")
-        self.too_large(3, "1,1,140737488355328,1", "--same-bits", "--tile", "1")
-        self.too_large(3, "1,2147483647,1,1", "--alibi", "--parallel", "ulysses")
+    program.refuse(ranks, ("run", "--random", random, "--out", "results", *words.split()), ("memory", "ranks"),
+                   preexec_fn=with_little_memory)
