@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import itertools
 import json
 import os
 import shutil
@@ -110,16 +111,21 @@ class Program(unittest.TestCase):
 
     def test_what_is_no_file(self):
         """A pipe in the place of a file would be read for ever."""
-        for place in ("mine/full/out.npy", "mine/full/q.npy", "mine/cases.json"):
-            for make in (os.mkdir, getattr(os, "mkfifo", os.mkdir)):
-                self.cases("--only", "full")
+        kinds = {"cannot be read: Is a directory": os.mkdir, "is not a plain file": getattr(os, "mkfifo", None),
+                 "cannot be read: Too many levels of symbolic links": lambda place: os.symlink(os.path.basename(place), place)}
+        for place, (says, make) in itertools.product(("full/out.npy", "full/out.1.npy", "full/lse.npy", "full/q.npy", "cases.json"),
+                                                     kinds.items()):
+            self.cases("--only", "full")
+            if place != "full/out.1.npy":
                 np.save("mine/full/out.npy", np.zeros((1, 4, 24, 16)))
-                os.remove(place)
-                make(place)
-                self.refuse(["mine"], f"{place}: " + ("cannot be read" if make is os.mkdir else "is not a plain file"))
-                if place != "mine/full/out.npy" and make is not os.mkdir:
-                    self.refuse(["cases", "--only", "full", "--out", "mine"], f"{place}: is not a plain file")
-                shutil.rmtree("mine")
+            if os.path.exists(f"mine/{place}"):
+                os.remove(f"mine/{place}")
+            make(f"mine/{place}")
+            self.refuse(["mine"], f"mine/{place}: {says}")
+            if place in ("full/q.npy", "cases.json") and make is os.mkfifo:
+                self.refuse(["cases", "--only", "full", "--out", "mine"], f"mine/{place}: {says}")
+            shutil.rmtree("mine")
+        self.refuse(["x" * 300], f"{'x' * 300}/cases.json", "File name too long")
 
     def test_arrays(self):
         """Files in place of out.npy."""
