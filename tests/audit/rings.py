@@ -197,9 +197,8 @@ def lucidrains_ring(**words):
         ring_size=case.ranks, **words)
 
 
-@ring("ring-attention-pytorch", "causal,gqa", "striped", says="gqa-modulo dkdv-pair-added")
-def lucidrains_striped():
-    return lucidrains_ring(striped_ring_attn=True)
+ring("ring-attention-pytorch", "causal,gqa", "striped", says="gqa-modulo dkdv-pair-added", name="lucidrains_striped")(
+    functools.partial(lucidrains_ring, striped_ring_attn=True))
 
 
 # The educational and the training frameworks
@@ -220,6 +219,7 @@ def picotron():
     return lambda q, k, v, case: function(q, k, v, case.scale, case.causal)
 
 
+@ring("nanotron", "full,causal,gqa", says="rounded dq", dtype="float16", name="nanotron_ring_float16")
 @half("nanotron", "full,causal,gqa,large")
 def nanotron_ring():
     module = of_file("nanotron_ring", "huggingface+nanotron/src/nanotron/nn/ring_attention.py")
@@ -231,11 +231,6 @@ def nanotron_ring():
             max_seqlen=tokens, causal=case.causal, ring_pg=case.comm)[0][None]
 
     return run
-
-
-@ring("nanotron", "full,causal,gqa", says="rounded dq", dtype="float16")
-def nanotron_ring_float16():
-    return nanotron_ring()
 
 
 @half("nanotron", "causal,gqa,documents")
@@ -317,19 +312,11 @@ def ringmaster_packed(file, name):
     return lambda q, k, v, case: function(q, k, v, group=case.comm, scaling=case.scale, cu_seqlens=begins_of(case))
 
 
-@ring("ringmaster", "causal,gqa,documents,large", "zigzag")
-def ringmaster_zigzag():
-    return ringmaster_packed("zigzag", "zigzag_ring_attention")
-
-
-@ring("ringmaster", "causal,gqa,documents,large")
-def ringmaster_distflash():
-    return ringmaster_packed("distflash", "distflash_attention")
-
-
-@ring("ringmaster", "causal,gqa,documents,large", parallel="all-gather")
-def ringmaster_all_gather():
-    return ringmaster_packed("loop", "varlen_ring_attention")
+for NAME, FILE, FUNCTION, WORDS in (("zigzag", "zigzag", "zigzag_ring_attention", {"placement": "zigzag"}),
+                                    ("distflash", "distflash", "distflash_attention", {}),
+                                    ("all_gather", "loop", "varlen_ring_attention", {"parallel": "all-gather"})):
+    ring("ringmaster", "causal,gqa,documents,large", name=f"ringmaster_{NAME}", **WORDS)(
+        functools.partial(ringmaster_packed, FILE, FUNCTION))
 
 
 # PyTorch and diffusers: their templates of a ring, with the CPU's kernels in place of CUDA's
@@ -360,14 +347,8 @@ def pytorch(balanced):
     return run
 
 
-@ring("PyTorch", "full,causal,large")
-def pytorch_ring():
-    return pytorch(False)
-
-
-@ring("PyTorch", "causal", "zigzag")
-def pytorch_balanced():
-    return pytorch(True)
+ring("PyTorch", "full,causal,large", name="pytorch_ring")(functools.partial(pytorch, False))
+ring("PyTorch", "causal", "zigzag", name="pytorch_balanced")(functools.partial(pytorch, True))
 
 
 @ring("diffusers", "full", says="dkdv-wrong-way")

@@ -80,11 +80,20 @@ def smallest(wrong, most):
     return "-", "none of these"
 
 
+def verdict(wrong, *job, **words):
+    """What is said of the planted ring, for a job as problems_of takes it: right, the report, and the object of --json."""
+    problems = problems_of(*job, **words)
+    return judged(problems, [given_of(problem, wrong) for problem in problems])
+
+
+def named(words, phase="forward"):
+    return [one["mistakes"] for one in words[phase]["explanations"]]
+
+
 class Planted(unittest.TestCase):
     def test_the_right_ring_is_right(self):
         for placement in ("contiguous", "zigzag"):
-            problems = problems_of(4, placement)
-            right, report, _ = judged(problems, [given_of(problem, "") for problem in problems])
+            right, report, _ = verdict("", 4, placement)
             self.assertTrue(right, report)
 
     def test_right_rings_are_right(self):
@@ -98,25 +107,21 @@ class Planted(unittest.TestCase):
             right, report, _ = judged(problems, [given_of(problem, "") for problem in problems])
             self.assertTrue(right, f"{ranks} {placement} {sizes} {report}")
         for parallel in ("ulysses", "hybrid", "all-gather"):
-            problems = problems_of(4, "contiguous" if parallel == "ulysses" else "zigzag", parallel, 2, ["causal", "batch"])
-            right, report, _ = judged(problems, [given_of(problem, "") for problem in problems])
+            right, report, _ = verdict("", 4, "contiguous" if parallel == "ulysses" else "zigzag", parallel, 2, ["causal", "batch"])
             self.assertTrue(right, f"{parallel} {report}")
 
     def test_mistakes_of_a_hybrid_are_named(self):
         for wrong, ranks, ulysses in (("world-placement", 4, 2), ("swapped-axes", 6, 3)):
-            problems = problems_of(ranks, "zigzag", "hybrid", ulysses, ["causal"], tokens=48, heads=12)
-            right, report, words = judged(problems, [given_of(problem, wrong) for problem in problems])
+            right, report, words = verdict(wrong, ranks, "zigzag", "hybrid", ulysses, ["causal"], tokens=48, heads=12)
             for which in BOTH:
-                self.assertEqual([one["mistakes"] for one in words[which]["explanations"]], [[wrong]], report)
+                self.assertEqual(named(words, which), [[wrong]], report)
             self.assertFalse(right, report)
 
     def test_mistakes_are_named_in_a_layout_of_ones_own(self):
         for layout, wrong, only in ((by_document, "mask-local", "causal"), (balanced, "keys-in-rank-order", "causal"),
                                     (balanced, "lse-other-layout", "causal,batch"), (by_document, "", "causal,documents")):
-            problems = problems_of(3, layout, only=only.split(","))
-            right, report, words = judged(problems, [given_of(problem, wrong) for problem in problems])
-            self.assertEqual(right, not wrong, report)
-            self.assertEqual([one["mistakes"] for one in words["forward"]["explanations"]], [[wrong]] * bool(wrong), report)
+            right, report, words = verdict(wrong, 3, layout, only=only.split(","))
+            self.assertEqual((right, named(words)), (not wrong, [[wrong]] * bool(wrong)), report)
 
     def test_layouts_and_sizes_are_written_and_read(self):
         with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()) as out:
@@ -140,22 +145,20 @@ class Planted(unittest.TestCase):
     def test_mistakes_are_named(self):
         for wrong, passes, ranks, placement, only in TRIALS:
             with self.subTest(wrong=wrong, placement=placement):
-                problems = problems_of(ranks, placement, only=only.split(","))
-                right, report, words = judged(problems, [given_of(problem, wrong) for problem in problems])
+                right, report, words = verdict(wrong, ranks, placement, only=only.split(","))
                 for phase in passes:
-                    self.assertEqual([one["mistakes"] for one in words[phase]["explanations"]], [wrong.split()], report)
+                    self.assertEqual(named(words, phase), [wrong.split()], report)
                 self.assertEqual((right, words["forward"]["state"]), (False, "wrong" if FORWARD[0] in passes else "right"))
 
     def test_a_race_is_a_verdict_of_its_own(self):
-        problems = problems_of(3, only=["full", "causal"], repeat=2)
-        self.assertEqual([problem.case.folder for problem in problems], ["full", "full.2", "causal", "causal.2"])
-        right, report, words = judged(problems, [given_of(problem, "race") for problem in problems])
+        job = {"ranks": 3, "only": ["full", "causal"], "repeat": 2}
+        self.assertEqual([problem.case.folder for problem in problems_of(**job)], ["full", "full.2", "causal", "causal.2"])
+        right, report, words = verdict("race", **job)
         self.assertEqual((right, words["forward"]["state"], words["backward"]["state"]), (False, "absent", "absent"))
         self.assertIn("WRONG: not the same twice: rows 8 to 15 of out, on rank 1, in the case full\n", report)
         self.assertEqual({(one["case"], *one["ranks"]) for one in words["not_the_same_twice"] if one["array"] == "out"},
                          {("full", 1), ("causal", 1)})
-        right, report, _ = judged(problems, [given_of(problem, "") for problem in problems])
-        self.assertTrue(right, report)
+        self.assertTrue(verdict("", **job)[0])
 
     def test_gradients_of_fewer_digits_than_q_are_not_right(self):
         def rounded(array, bits):
