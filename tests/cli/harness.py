@@ -26,9 +26,6 @@ OUTPUTS = ("out.npy", "lse.npy", "report.json")
 MARK = "RING_ATTENTION_TEST_JOB"
 HAS_PROC = os.path.exists("/proc/self/environ")
 
-if not os.access(PROGRAM, os.X_OK):
-    sys.exit(f"{PROGRAM} is missing: build it, or set RING_ATTENTION_BUILD")
-
 
 @dataclass
 class Result:
@@ -51,6 +48,8 @@ class Job:
     """
 
     def __init__(self, ranks, *words, launcher=True, before=(), hosts=(), environment=None, **popen_words):
+        if not os.access(PROGRAM, os.X_OK):
+            sys.exit(f"{PROGRAM} is missing: build it, or set RING_ATTENTION_BUILD")
         self.mark = uuid.uuid4().hex
         # Files, not pipes: a survivor that holds a pipe would make us wait for it.
         self._out = tempfile.TemporaryFile()
@@ -180,6 +179,15 @@ class Command:
     def run_well(self, ranks, *words, **job_words):
         result = self.run_ranks(ranks, *words, **job_words)
         assert result.code == 0, str(result)
+        return result
+
+    def ends(self, ranks, *words, code=0, said=(), within=60 * SLOWNESS):
+        """Runs PROGRAM. `code`: None for any but 0; `said`: all of standard error, or a tuple of parts of it."""
+        result = self.run_ranks(ranks, *words)
+        print(words, f"on {ranks} ranks:", result, flush=True)
+        assert result.code != 0 if code is None else result.code == code, f"exit code {code} is due"
+        assert result.err == said if isinstance(said, str) else all(part in result.err for part in said), f"{said} is due"
+        assert result.seconds <= within, f"at most {within} s are due"
         return result
 
     def files_in(self, name="."):

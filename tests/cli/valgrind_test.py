@@ -9,13 +9,8 @@ import subprocess
 import sys
 import tempfile
 
-sys.dont_write_bytecode = True
-HERE = os.path.dirname(os.path.abspath(__file__))
-SUPPORT = os.path.join(HERE, "..", "support")
-sys.path.insert(0, SUPPORT)
-import job  # noqa: E402
+import harness
 
-PROGRAM = os.path.join(os.environ["RING_ATTENTION_BUILD"], "ring-attention")
 FOUND = 9  # the exit code that says so
 VALGRIND = (
     "valgrind",
@@ -24,7 +19,7 @@ VALGRIND = (
     "--leak-check=full",
     "--show-leak-kinds=definite",
     "--errors-for-leak-kinds=definite",
-    f"--suppressions={SUPPORT}/valgrind.supp",
+    f"--suppressions={harness.SOURCE}/tests/support/valgrind.supp",
 )
 RUNS = (
     # both transports, a parcel that MPI buffers and one (64 KiB) that it does not, all that masks, uneven shards
@@ -64,6 +59,4 @@ with tempfile.TemporaryDirectory() as scratch:
         sys.exit(1)
     for words in RUNS:
         arguments = ("run", *words.split(), "--timeout", "120", "--out", os.path.join(scratch, "results"))
-        run = job.Job(words, 3, VALGRIND[0], *VALGRIND[1:], PROGRAM, *arguments, limit=150)
-        run.expect_code(0)
-job.finish()
+        subprocess.run([harness.MPIRUN, "-n", "3", *VALGRIND, harness.PROGRAM, *arguments], check=True, timeout=150)
