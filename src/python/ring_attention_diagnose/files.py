@@ -175,28 +175,29 @@ def _problems_in(json_object: dict, directory: str) -> list[Problem]:
     return [problem_of(cases[name], job, seed, lambda case: layouts[cases[name].folder]) for name in names]
 
 
-def _read_problems(path: str) -> list[Problem]:
-    _exists(path)
-    with _one_line(path, "cannot be read", _MAKE_CASES):
+def _json(path: str, to_have_it: str, remedy: str):
+    with _one_line(path, "cannot be read", to_have_it):
         text = Path(path).read_bytes()
     try:
-        return _problems_in(json.loads(text.decode("utf-8")), os.path.dirname(path))
+        return json.loads(text.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise InputError(path, "is no JSON", remedy) from error
+
+
+def _read_problems(path: str) -> list[Problem]:
+    _exists(path)
+    words = _json(path, _MAKE_CASES, _WRITE_AGAIN)
+    try:
+        return _problems_in(words, os.path.dirname(path))
     except InputError as error:
         raise InputError(path, str(error), _WRITE_AGAIN) from error
-    except (ValueError, RecursionError) as error:
-        raise InputError(path, "is no JSON", _WRITE_AGAIN) from error
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise InputError(path, "is not a file of `diagnose cases`", _WRITE_AGAIN) from error
 
 
 def read_layouts(path: str) -> dict[str, list]:
     """The tokens of each rank, by case."""
-    with _one_line(path, "cannot be read", "give a JSON file"):
-        text = Path(path).read_bytes()
-    try:
-        layouts = json.loads(text.decode("utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise InputError(path, "is no JSON", "give an object: a name of a case, and the list of each rank's positions") from error
+    layouts = _json(path, "give a JSON file", "give an object: a name of a case, and the list of each rank's positions")
     refuse(path, (not isinstance(layouts, dict) or not layouts, "is no object with a case",
                   'give {"causal": [[0, 3], [1, 2]]}: a name of a case, and the list of each rank\'s positions'))
     return layouts

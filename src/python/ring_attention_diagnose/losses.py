@@ -57,6 +57,13 @@ def _rules(kept: list[list[np.ndarray]]) -> dict[str, np.ndarray]:
     return rules
 
 
+def _numbers(name: str, remedy: str, *given) -> list[np.ndarray]:
+    try:
+        return [np.asarray(one, float) for one in given]
+    except (TypeError, ValueError) as error:
+        raise InputError(name, "these are not numbers", remedy) from error
+
+
 def _checked(reported, of_tokens, tokens_of_rank, documents) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
     try:
         loss, numbers = np.asarray(of_tokens, float), np.atleast_1d(np.asarray(reported, float))
@@ -154,10 +161,7 @@ def losses(reported: float | Sequence[float], of_tokens: Sequence[float], tokens
 
 
 def _gradient_of(gradient: Sequence[float], loss: np.ndarray) -> np.ndarray:
-    try:
-        found = np.asarray(gradient, float)
-    except (TypeError, ValueError) as error:
-        raise InputError("gradient", "these are not numbers", "give an array like of_tokens") from error
+    (found,) = _numbers("gradient", "give an array like of_tokens", gradient)
     refuse("gradient", (found.shape != loss.shape, f"it has the shape {list(found.shape)}", "give an array like of_tokens"))
     return found
 
@@ -169,10 +173,7 @@ def norms(reported: float, of_parameters: Sequence[float], copies: Sequence[int]
     :param copies: of each parameter, on how many ranks it is whole; 1: the ranks share it
     :raises InputError: one line
     """
-    try:
-        number, squares, times = (np.asarray(x, float) for x in (reported, of_parameters, copies))
-    except (TypeError, ValueError) as error:
-        raise InputError("norms", "these are not numbers", "give lists of numbers, or NumPy arrays") from error
+    number, squares, times = _numbers("norms", "give lists of numbers, or NumPy arrays", reported, of_parameters, copies)
     refuse("norms", (number.size != 1, "the job reports one norm", "give a number"),
            (squares.ndim != 1 or squares.shape != times.shape or not squares.size,
             "of_parameters and copies are not one number for each parameter", "give two arrays of one length"),
