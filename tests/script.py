@@ -21,15 +21,16 @@ def main(script, *arguments):
     sys.path.insert(0, str(Path(script).resolve().parent))
     try:
         module = importlib.import_module(Path(script).stem)
+        of_pytest = any(name.startswith("test_") for name in vars(module)) and importlib.import_module("pytest")
     except ImportError as error:
         if (error.name or "").partition(".")[0] not in OPTIONAL:
             raise
         print(f"skipped: {sys.executable}: {error}")
         return 77
     chosen = [script, *(word for word in sys.argv[1:] if word != "long")]
-    if any(name.startswith("test_") for name in vars(module)):
+    if of_pytest:
         del sys.modules[module.__name__]  # pytest imports it again, to say of each assertion what was compared
-        return sys.modules["pytest"].main(["-q", "-rs", "-p", "no:cacheprovider", *chosen])
+        return of_pytest.main(["-q", "-rs", "-p", "no:cacheprovider", *chosen])
     if any(isinstance(value, type) and issubclass(value, unittest.TestCase) for value in vars(module).values()):
         unittest.main(module, argv=chosen, verbosity=2)
     return 0  # a script without cases has done its work

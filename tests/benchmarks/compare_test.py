@@ -4,7 +4,6 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -40,26 +39,15 @@ def compared(before, after, *flags):
     return done.returncode, re.findall(r"^(\S+) +(\w+)/.* SLOWER$", done.stdout, re.MULTILINE)
 
 
-def require(condition, what):
-    if not condition:
-        sys.exit(f"FAIL: {what}")
-    print(f"ok: {what}")
-
-
-def main():
+def test_compare(tmp_path):
     usual = {"avx512": {"fast_backward": 10, "double_forward_causal": 10}, "avx2": {"fast_backward": 20, "fast_forward_bias": 20}}
-    with tempfile.TemporaryDirectory() as name:
-        root = Path(name)
-        before = folder_with(root, "before", usual)
-        require(compared(before, folder_with(root, "near", {**usual, "avx2": {"fast_backward": 20.5, "fast_forward_bias": 10}})) == (0, []),
-                "2.5 % more, and less, are not slower")
-        slow = folder_with(root, "slow", {**usual, "avx2": {"fast_backward": 20.7, "fast_forward_bias": 20}})
-        require(compared(before, slow) == (1, [("avx2", "fast_backward")]), "3.5 % more in one instruction set are found")
-        require(compared(slow, before) == (0, []), "the other way round it is faster")
-        nan = folder_with(root, "nan", {**usual, "avx2": {"fast_backward": float("nan"), "fast_forward_bias": 20}})
-        require(compared(before, nan)[0] == 1, "a time that is NaN is not accepted")
-        require(compared(before, slow, "--isa", "neon")[0] == 2, "an instruction set that is not here is an error")
-        require(compared(before, root)[0] == 2, "a folder without the program is an error")
-
-
-main()
+    before = folder_with(tmp_path, "before", usual)
+    near = folder_with(tmp_path, "near", {**usual, "avx2": {"fast_backward": 20.5, "fast_forward_bias": 10}})
+    assert compared(before, near) == (0, []), "2.5 % more, and less, are not slower"
+    slow = folder_with(tmp_path, "slow", {**usual, "avx2": {"fast_backward": 20.7, "fast_forward_bias": 20}})
+    assert compared(before, slow) == (1, [("avx2", "fast_backward")]), "3.5 % more in one instruction set are found"
+    assert compared(slow, before) == (0, []), "the other way round it is faster"
+    nan = folder_with(tmp_path, "nan", {**usual, "avx2": {"fast_backward": float("nan"), "fast_forward_bias": 20}})
+    assert compared(before, nan)[0] == 1, "a time that is NaN is not accepted"
+    assert compared(before, slow, "--isa", "neon")[0] == 2, "an instruction set that is not here is an error"
+    assert compared(before, tmp_path)[0] == 2, "a folder without the program is an error"

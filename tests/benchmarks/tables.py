@@ -384,15 +384,18 @@ def pytorch_tables(results):
                    pytorch_table(rows))
 
 
+def in_columns(rows):
+    """A line of text for each row."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
+
+
 def text(results):
     """For the terminal."""
     blocks = [machine_line(results)]
     of_goals = ("Goals", f"Of {isa_of(results)}, on a machine with nothing else running.", goals(results))
     for heading, note, rows in [*all_tables(results), of_goals]:
-        rows = list(rows)
-        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
-        blocks.append("\n".join([heading, "-" * len(heading), note.replace("`", ""), *lines]))
+        blocks.append("\n".join([heading, "-" * len(heading), note.replace("`", ""), *in_columns(list(rows))]))
     return "\n\n".join(blocks) + "\n"
 
 

@@ -307,8 +307,7 @@ def text(results):
             heads = f" {p['heads']}:{p['kv_heads']}" if p["heads"] != p["kv_heads"] else ""
             rows.append([case["pass"], ("causal" if p["causal"] else "full") + heads, str(p["dim"]), str(p["seq"]), name,
                          tables.milliseconds(figure), f"{rate:.0f}", f"{100 * rate / peer:.0f}" if peer else ""])
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
+    lines = tables.in_columns(rows)
     c = results["ceilings"]
     lines.append(f"ceilings: bf16 GEMM {c['gemm_size']} {c['gemm_tflops']:.0f} TFLOP/s, copy {c['copy_bytes_per_second'] / 1e12:.2f} TB/s")
     for case in results["ring"]:
