@@ -18,8 +18,7 @@ def with_little_memory():
 @pytest.mark.parametrize("out, said", (("results", "--out results"), ("results/deeper", "results/deeper"),
                                        ("results/deeper/still", "results/deeper/still")))
 def test_a_file_where_the_directory_should_be(program, ranks, out, said):
-    with open(program.path("results"), "w", encoding="utf-8") as file:
-        file.write("in the way\n")
+    program.write("results", "in the way\n")
     program.refuse(ranks, (*RUN, out), (said, "Not a directory"))
 
 

@@ -84,12 +84,10 @@ class DeadRankTest(harness.CommandTest):
         self.assertIsNotNone(pid, "the rank is not there")
         begin = time.monotonic()
         os.kill(pid, number)
-        result = job.wait(STEP + self.TIMEOUT + 30)
+        result = job.result(STEP + self.TIMEOUT + 30)
         taken = time.monotonic() - begin
-        self.assertIsNotNone(result.code, f"did not end\n{result}")
         if number != signal.SIGKILL:  # then the code is the launcher's, and may be 0: github.com/pmodels/mpich/issues/7057
             self.assertNotEqual(result.code, 0, str(result))
-        self.assertEqual(result.survivors, [], str(result))
         return result, taken
 
     def assert_nothing_happened(self):
@@ -157,10 +155,8 @@ class RandomMomentTest(DeadRankTest):
                     time.sleep(0.005)
                 begin = time.monotonic()
                 harness.send(job.rank(victim), number)
-                result = job.wait(STEP + self.TIMEOUT + 30)
-                self.assertIsNotNone(result.code, f"did not end\n{result}")
+                result = job.result(STEP + self.TIMEOUT + 30)
                 self.assertLess(time.monotonic() - begin, limit)
-                self.assertEqual(result.survivors, [], str(result))
                 self.assert_old_or_new(result, number)
                 if result.code != 0:  # else it was through before it was struck
                     places.append("?")

@@ -18,8 +18,7 @@ RESULTS = ("out", "lse", *GRADIENTS)
 class Diagnosed(harness.CommandTest):
     def cases(self, *words):
         self.run_well(1, "diagnose", "cases", "--out", "mine", *words, launcher=False)
-        with open(self.path("mine/cases.json"), encoding="utf-8") as file:
-            return json.load(file)
+        return self.json("mine/cases.json")
 
     def attend(self, case, *flags, gradients=True):
         """Attention of a case by `run`: its results lie beside its arrays."""
@@ -219,8 +218,7 @@ class InputTest(Diagnosed):
     def test_without_numpy(self):
         """One line says how to install it."""
         os.mkdir(self.path("nothing"))
-        with open(self.path("nothing/numpy.py"), "w", encoding="utf-8") as file:
-            file.write("raise ImportError")
+        self.write("nothing/numpy.py", "raise ImportError")
         with unittest.mock.patch.dict(os.environ, {"PYTHONPATH": self.path("nothing")}):
             self.refuse("no python3 has NumPy: `apt-get install python3-numpy`, or `python3 -m pip install numpy`")
 

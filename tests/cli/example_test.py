@@ -14,8 +14,7 @@ RUN = "run --q in/q.npy --k in/k.npy --v in/v.npy --dout in/dout.npy --causal --
 @pytest.fixture
 def example(program):
     """The program and a text; example(ranks, words) makes arrays of it."""
-    with open(program.path("text.txt"), "wb") as file:
-        file.write(TEXT)
+    program.write("text.txt", TEXT)
     program.make = lambda words, ranks=1: program.run_well(ranks, "example", "--text", "text.txt", *words.split(),
                                                            launcher=ranks > 1)
     return program
@@ -24,8 +23,7 @@ def example(program):
 def test_then_run(example):
     """The arrays act out an induction head: a query looks where the same bytes stood before."""
     os.mkdir(example.path("in"))
-    with open(example.path("in/sink.npy.part"), "wb"):  # which a killed `example --sink` leaves
-        pass
+    example.write("in/sink.npy.part", b"")  # which a killed `example --sink` leaves
     result = example.make("--out in --dim 32")
     assert "in: removed sink.npy.part" in result.err
     assert f"the first {TOKENS} bytes of text.txt" in result.out
@@ -79,6 +77,6 @@ def test_the_same_text_gives_the_same_files(example):
     ("--text text.txt --out in --dim 1000000000000", ("--dim", "to 4096")),
 ))
 def test_bad_input(example, words, said):
-    open(example.path("empty.txt"), "w", encoding="utf-8").close()
+    example.write("empty.txt", b"")
     os.makedirs(example.path("in/q.npy/deeper"))
     example.refuse(1, ("example", *words.split()), said)

@@ -112,6 +112,13 @@ class Job:
             assert time.monotonic() < limit, f"never {what}"
             time.sleep(0.002)
 
+    def result(self, limit=60 * SLOWNESS):
+        """How it ended, which it does within the limit, and leaves nothing running."""
+        result = self.wait(limit)
+        assert result.code is not None, f"did not end within {limit} s\n{result}"
+        assert result.survivors == [], f"processes were left running\n{result}"
+        return result
+
     def wait(self, limit=60 * SLOWNESS):
         """Waits for the launcher and for every process of the job. A job over its limit has code None."""
         # Popen.wait(limit) looks every 50 ms, and many a job takes no longer than that.
@@ -171,10 +178,7 @@ class Command:
     def run_ranks(self, ranks, *words, limit=60 * SLOWNESS, **job_words):
         """Runs `ring-attention WORDS` on some ranks, in the test's folder; nothing may be left running."""
         with Job(ranks, *words, cwd=self.folder, **job_words) as job:
-            result = job.wait(limit)
-        assert result.code is not None, f"did not end within {limit} s\n{result}"
-        assert result.survivors == [], f"processes were left running\n{result}"
-        return result
+            return job.result(limit)
 
     def run_well(self, ranks, *words, **job_words):
         result = self.run_ranks(ranks, *words, **job_words)
@@ -197,9 +201,16 @@ class Command:
             os.path.relpath(os.path.join(folder, file), top) for folder, _, files in os.walk(top) for file in files
         )
 
+    def write(self, name, content):
+        """A text, or bytes."""
+        with open(self.path(name), "wb") as file:
+            file.write(content if isinstance(content, bytes) else content.encode())
+
+    def json(self, name):
+        return json.loads(read_bytes(self.path(name)))
+
     def report(self, name="results"):
-        with open(self.path(f"{name}/report.json"), encoding="utf-8") as file:
-            return json.load(file)
+        return self.json(f"{name}/report.json")
 
     def save(self, **arrays):
         """Writes name.npy; bytes as they are, and nothing for None."""
@@ -207,8 +218,7 @@ class Command:
 
         for name, array in arrays.items():
             if isinstance(array, bytes):
-                with open(self.path(name + ".npy"), "wb") as file:
-                    file.write(array)
+                self.write(name + ".npy", array)
             elif array is not None:
                 np.save(self.path(name), array)
 

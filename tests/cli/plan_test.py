@@ -59,8 +59,7 @@ CONFIG = {"model_type": "own", "num_hidden_layers": 32, "hidden_size": 4096, "nu
 
 @pytest.mark.parametrize("config", (CONFIG, {"text_config": CONFIG}))
 def test_a_configuration_of_hugging_face(program, config):
-    with open(program.path("config.json"), "w", encoding="utf-8") as file:
-        json.dump(config, file)
+    program.write("config.json", json.dumps(config))
     report = plan(program, "--config", "config.json")
     assert report["best"] == plan(program, "--model", "llama-3-8b")["best"]
     assert "own, not counted: head_dim 256, not counted: sliding_window 4096" in json.dumps(report)
@@ -72,8 +71,7 @@ def test_a_configuration_of_hugging_face(program, config):
     ("[", (), ("--config", "is not a JSON object")),
 ))
 def test_a_bad_configuration(program, text, words, said):
-    with open(program.path("config.json"), "w", encoding="utf-8") as file:
-        file.write(text)
+    program.write("config.json", text)
     program.refuse(1, ("plan", "--config", "config.json", *words), said)
 
 

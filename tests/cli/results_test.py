@@ -143,8 +143,7 @@ def test_the_next_run_removes_what_a_killed_run_leaves(program):
     os.makedirs(program.path("results/other"))
     os.makedirs(program.path("results/dbias.npy.part"))
     for name in [*others, "report.json.part", "t.json.rank17"]:
-        with open(program.path(f"results/{name}"), "wb") as file:
-            file.write(b"stale" * 1000)
+        program.write(f"results/{name}", b"stale" * 1000)
     os.symlink("x.npy", program.path("results/dsink.npy.part"))
     others.append("dsink.npy.part")
     program.write_problem((2, 5, 4))

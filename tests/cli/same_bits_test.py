@@ -1,7 +1,5 @@
 """--same-bits: the files are the same bytes for every number of ranks, placement, partition, transport and number of threads."""
 
-import json
-
 import harness
 import numpy as np
 import pytest
@@ -71,8 +69,7 @@ def test_training_ends_with_the_same_weights(program):
     def train(ranks, *words, same_bits=("--same-bits", "--tile", 16)):
         name = f"{ranks} " + " ".join(map(str, words))
         program.run_well(ranks, "train", *model, *words, *same_bits, "--checkpoint", name)
-        with open(program.path(f"{name}/step_{steps}/checkpoint.json"), encoding="utf-8") as file:
-            return program.bits(f"{name}/step_{steps}"), json.load(file)["curve"]
+        return program.bits(f"{name}/step_{steps}"), program.json(f"{name}/step_{steps}/checkpoint.json")["curve"]
 
     one = train(1)
     assert train(3, "--trace", "trace.json") == one

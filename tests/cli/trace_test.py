@@ -20,8 +20,7 @@ def closed(text):
 
 class TraceTest(harness.CommandTest):
     def events(self, name="trace.json"):
-        with open(self.path(name), encoding="utf-8") as file:
-            return json.load(file)
+        return self.json(name)
 
     def assert_valid(self, events, ranks, whole=True):
         """The required fields; slices nest; an event comes after those before it on its line."""
@@ -141,13 +140,11 @@ class TraceTest(harness.CommandTest):
         ) as job:
             names = [self.path(f"trace.json.rank{rank}") for rank in range(2)]
             job.until(lambda: all(os.path.exists(name) and os.path.getsize(name) > 20000 for name in names), "events came")
-            with open(names[0], encoding="utf-8") as file:  # while it runs
-                self.assert_valid(closed(file.read()), 2, whole=False)
+            self.assert_valid(closed(harness.read_bytes(names[0]).decode()), 2, whole=False)  # while it runs
             harness.send(job.rank(1), signal.SIGKILL)
             job.wait()
         for name in names:
-            with open(name, encoding="utf-8") as file:
-                events = closed(file.read())
+            events = closed(harness.read_bytes(name).decode())
             self.assertGreater(len(events), 100)
             self.assert_valid(events, 2, whole=False)
 

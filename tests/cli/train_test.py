@@ -183,15 +183,13 @@ class TrainTest(TrainCase):
         remedy = "remove run/step_2 to begin anew, or give another --checkpoint"
 
         def damage(file, content, *said, ranks=1):
-            path = self.path(f"run/step_2/{file}")
+            path = f"run/step_2/{file}"
             with self.subTest(file=file, said=said):
-                os.remove(path)
+                os.remove(self.path(path))
                 if content is not None:
-                    with open(path, "wb") as out:
-                        out.write(content)
+                    self.write(path, content)
                 self.refuse(ranks, words, (f"run/step_2/{file}: ", *said))
-                with open(path, "wb") as out:
-                    out.write(whole[file])
+                self.write(path, whole[file])
 
         for file in ARRAYS:
             array = whole[file]
@@ -242,8 +240,7 @@ class TrainTest(TrainCase):
         self.run_well(1, *words, "--steps", 2, launcher=False)
 
     def test_a_directory_that_cannot_be(self):
-        with open(self.path("file"), "w", encoding="utf-8") as out:
-            out.write("in the way\n")
+        self.write("file", "in the way\n")
         for name in ("file", "file/deeper", "/proc/self/run"):
             self.refuse(2, (*MODEL, "--steps", 2, "--checkpoint", name), ("--checkpoint " + name,))
 

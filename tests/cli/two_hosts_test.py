@@ -84,8 +84,7 @@ class TwoHostsTest(harness.CommandTest):
         self.hosts = Hosts()
         self.addCleanup(self.hosts.close)
         ssh = self.path("ssh")
-        with open(ssh, "w", encoding="utf-8") as file:
-            file.write(SSH)
+        self.write("ssh", SSH)
         os.chmod(ssh, 0o755)
         a, b = ADDRESSES
         self.job_words = {
@@ -157,12 +156,10 @@ class TwoHostsTest(harness.CommandTest):
             while job.processes(program_only=True) and time.monotonic() < cut + 120 * harness.SLOWNESS:
                 time.sleep(0.05)
             ranks_ended = time.monotonic() - cut
-            result = job.wait(GRACE + 60 * harness.SLOWNESS)
+            result = job.result(GRACE + 60 * harness.SLOWNESS)
             ended = time.monotonic() - cut
         print(f"the ranks ended after {ranks_ended:.1f} s, the job after {ended:.1f} s", flush=True)
-        self.assertIsNotNone(result.code, f"the launcher did not end\n{result}")
         self.assertNotEqual(result.code, 0, str(result))
-        self.assertEqual(result.survivors, [], str(result))
         self.assertRegex(result.err, rf"\[rank [01]\] error: nothing moved for {TIMEOUT} s: ")
         self.assertIn("is a link cut?", result.err)
         self.assertLess(ranks_ended, STEP + TIMEOUT + SLACK)

@@ -107,8 +107,7 @@ class SlurmTest(harness.CommandTest):
         os.mkdir(self.path("build"))
         os.symlink(os.path.abspath(harness.BUILD), self.path("build/release"))
         for script in scripts:
-            with open(self.path("job.sh"), "w", encoding="utf-8") as file:
-                file.write(script)
+            self.write("job.sh", script)
             done = subprocess.run(["sbatch", "--wait", "--output=log", "job.sh"], capture_output=True, text=True,
                                   cwd=self.folder, env=self.cluster.environment, timeout=120 * harness.SLOWNESS)
             log = harness.read_bytes(self.path("log")).decode(errors="replace")
