@@ -52,8 +52,8 @@ class Live {
     by("tables").hidden = true;
     say("It computes.", false);
     try {
-      const result = await job.run(await this.module);
-      if (job === this.job) this.show(result, say, performance.now() - begin);
+      await job.run(await this.module);
+      if (job === this.job) this.show(job, say, performance.now() - begin);
     } catch (error) {
       if (job !== this.job) return;
       say(error.message, true);
@@ -63,7 +63,8 @@ class Live {
     }
   }
 
-  show({ events, told, arrays }, say, spent) {
+  show({ traces, told, arrays }, say, spent) {
+    const events = traces.flatMap(readEvents);
     const checks = told.filter((one) => one.check), ranks = told.filter((one) => "rank" in one).sort((a, b) => a.rank - b.rank);
     const trace = readTrace(events), sentence = this.verdict(checks), missing = verdictOf(trace);
     this.last = { events, checks, arrays, trace };
@@ -115,8 +116,7 @@ class Live {
     for (const [id, says] of Object.entries(liveModule.mistakes)) by("mistake").append(new Option(`${id}: ${says}`, id));
     by("made-from").textContent = liveModule.commit;
     if (!HAS_JSPI) {
-      by("verdict").textContent = "This browser cannot suspend WebAssembly, which a rank that waits needs: Chrome and Edge can from "
-        + "version 137 on, Firefox from 153, Safari from 27. The scenes above are recorded, and play.";
+      by("verdict").textContent = `${NO_JSPI} The scenes above are recorded, and play.`;
       by("run").disabled = true;
       return;
     }

@@ -3,6 +3,8 @@
 "use strict";
 
 const HAS_JSPI = typeof WebAssembly === "object" && typeof WebAssembly.Suspending === "function";
+const NO_JSPI = "This browser cannot suspend WebAssembly, which a rank that waits needs: Chrome and Edge can from version 137 on, "
+  + "Firefox from 153, Safari from 27.";
 const MOST_MS = 40; // between two moments at which the page may draw
 
 class Job {
@@ -18,21 +20,30 @@ class Job {
     this.failed.catch(() => {}); // run() tells
   }
 
-  /** What the ranks have told. Throws an Error when they cannot end. */
+  /** What each rank returns. Throws an Error when they cannot end. */
   async run(module) {
     const instances = await Promise.all(this.traces.map((_, rank) => this.instance(module, rank)));
     const ends = instances.map(async (instance, rank) => {
-      await WebAssembly.promising(instance.run)(rank);
+      const returned = await WebAssembly.promising(instance.run)(rank);
       this.left -= 1;
       this.look();
+      return returned;
     });
-    await Promise.race([this.failed, Promise.all(ends)]);
-    return { events: this.traces.flatMap(readEvents), told: this.told, arrays: this.arrays };
+    return Promise.race([this.failed, Promise.all(ends)]);
   }
 
   async instance(module, rank) {
     let exports = null;
     const bytes = (at, size) => new Uint8Array(exports.memory.buffer, at, size); // the memory may grow
+    ({ exports } = await WebAssembly.instantiate(module, this.imports(rank, bytes)));
+    exports._initialize();
+    const address = new TextEncoder().encode(this.address);
+    bytes(exports.text(address.length), address.length).set(address);
+    return exports;
+  }
+
+  /** What a rank can call, when it computes a ring. bytes: a part of its memory, by address and size */
+  imports(rank, bytes) {
     const text = (at, size) => new TextDecoder().decode(bytes(at, size));
     const suspending = (call) => new WebAssembly.Suspending(call);
     const page = {
@@ -48,16 +59,10 @@ class Job {
       tell: (at, size) => { this.told.push(JSON.parse(text(at, size))); },
       fail: (at, size) => this.fail(text(at, size)),
       array: (name, letters, at, size) => {
-        this.arrays[text(name, letters)] = new Float32Array(exports.memory.buffer, at, size).slice();
+        this.arrays[text(name, letters)] = new Float32Array(bytes(at, 4 * size).slice().buffer);
       },
     };
-    const noFiles = new Proxy({}, { get: () => () => 8 }); // EBADF
-    ({ exports } = await WebAssembly.instantiate(module, { page, wasi_snapshot_preview1: noFiles }));
-    exports._initialize();
-    const address = new TextEncoder().encode(this.address);
-    const at = exports.text(address.length);
-    bytes(at, address.length).set(address);
-    return exports;
+    return { page, wasi_snapshot_preview1: noFiles({}) };
   }
 
   send(way, message) {
@@ -97,6 +102,11 @@ class Job {
     this.stopped = true;
     this.fail("Stopped.");
   }
+}
+
+/** WASI with these calls, and no files: EBADF. */
+function noFiles(calls) {
+  return new Proxy(calls, { get: (all, name) => all[name] ?? (() => 8) });
 }
 
 /** The module of a file that has it as text, since a page from a disk cannot read others. */
