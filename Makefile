@@ -37,7 +37,7 @@ CTEST     := ctest --test-dir $(BUILD) --output-on-failure --no-tests=error --pa
 TELLS_WHAT_IS_LEFT_OUT = --output-junit $(abspath $(BUILD))/tests.xml; code=$$?; \
   python3 tests/not_run.py $(BUILD)/tests.xml || [ $$? -ne 1 ] || code=1; exit $$code
 
-.PHONY: help run test check mutants test-long lessons capstone gpu-lessons python bench bench-report docs player live notebooks format format-check lint dist clean
+.PHONY: help run test check mutants test-long lessons capstone gpu-lessons python bench bench-report docs player live lessons-module notebooks format format-check lint dist clean
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
 
@@ -119,7 +119,7 @@ bench: ## build and run the benchmarks (about 15 minutes on 2 cores; nothing els
 bench-report: ## write what `make bench` measured into docs/results.md, README.md and lesson 03's LADDER.md
 	@python3 tests/benchmarks/report.py $(BUILD)/benchmarks/results.json
 
-docs: ## the documentation site, in build/release/docs
+docs: lessons-module ## the documentation site, in build/release/docs
 	@$(SETUP) run docs
 	@$(CONFIGURE)
 	@$(COMPILE) --target docs
@@ -129,10 +129,13 @@ player: ## open the player in a browser (SCENE=blocking: at this scene)
 
 # The compiler keeps its C library where it is told.
 FOR_ZIG := ZIG_GLOBAL_CACHE_DIR=$(abspath build/zig/cache) ZIG_LOCAL_CACHE_DIR=$(abspath build/zig/cache)
-live: ## build the module of the live page for WebAssembly, and open the page (MODULE=FILE: only write it there)
+lessons-module: # docs/lessons_page/module.js: the lessons' programs for a page
 	@$(SETUP) live
 	@$(USABLE) $(FOR_ZIG) cmake --preset live > /dev/null
 	@$(FOR_ZIG) cmake --build --preset live --parallel $(JOBS)
+	@python3 src/live/pack.py build/live/live_lessons.wasm
+
+live: lessons-module ## build the pages' modules for WebAssembly, and open the player (MODULE=FILE: only write its module there)
 	@python3 src/live/pack.py build/live/live.wasm $(MODULE)
 	@$(if $(MODULE),:,python3 docs/address.py open ranks=4)
 

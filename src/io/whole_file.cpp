@@ -29,7 +29,7 @@ FileBytes read_file(const std::string& path, Index most, const std::string& reme
                      "has " + std::to_string(wanted) + " bytes, more than this process can have of memory",
                      "give a smaller file");
   file.bytes.resize(static_cast<std::size_t>(wanted));
-  if (!in.read(file.bytes.data(), wanted))
+  if (!in.read(file.bytes.data(), static_cast<std::streamsize>(wanted)))
     throw InputError(path, "cannot be read to its end",
                      "check the disk, and that nothing is writing the file");
   return file;

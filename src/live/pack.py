@@ -1,4 +1,5 @@
 """`pack.py LIVE.WASM [FILE]` writes docs/player/module.js: the module, the mistakes that it makes, and the commit that it is made from.
+`pack.py LIVE_LESSONS.WASM` writes docs/lessons_page/module.js.
 
 A page from a disk can load a script, and no other file.
 """
@@ -13,7 +14,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-MOST_PACKED = 300_000
+MOST_PACKED, MOST_LESSONS = 300_000, 600_000
 # The scores of the page are small and each query sees a key: they do not show.
 LARGE_SCORES = {"no-max", "m-starts-0", "finite-start", "textbook-lse", "unguarded-row"}
 
@@ -26,15 +27,22 @@ def mistakes():
     return {one: says[one] for one in re.findall(r'\.id = "([\w-]+)"', header) if one not in LARGE_SCORES}
 
 
-def main(wasm, to=ROOT / "docs/player/module.js"):
+def write(name, wasm, to, most, **more):
     packed = gzip.compress(Path(wasm).read_bytes(), 9, mtime=0)
-    if len(packed) > MOST_PACKED:
-        sys.exit(f"pack.py: the module takes {len(packed)} bytes: at most {MOST_PACKED}")
+    if len(packed) > most:
+        sys.exit(f"pack.py: the module takes {len(packed)} bytes: at most {most}")
     version = subprocess.run(["git", "-C", ROOT, "describe", "--always", "--dirty", "--exclude=*", "--abbrev=12"],
                              capture_output=True, text=True).stdout.strip()
-    module = {"commit": version or "of a source archive", "mistakes": mistakes(), "wasm": base64.b64encode(packed).decode()}
-    Path(to).write_text(f"// Written by src/live/pack.py.\nwindow.liveModule = {json.dumps(module)};\n", encoding="utf-8")
+    module = {"commit": version or "of a source archive", **more, "wasm": base64.b64encode(packed).decode()}
+    Path(to).write_text(f"// Written by src/live/pack.py.\nwindow.{name} = {json.dumps(module)};\n", encoding="utf-8")
     print(f"{to}: {len(packed)} bytes, from {version}")
+
+
+def main(wasm, to=ROOT / "docs/player/module.js"):
+    if Path(wasm).stem == "live_lessons":
+        write("lessonsModule", wasm, ROOT / "docs/lessons_page/module.js", MOST_LESSONS)
+    else:
+        write("liveModule", wasm, to, MOST_PACKED, mistakes=mistakes())
 
 
 if __name__ == "__main__":

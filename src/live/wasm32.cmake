@@ -14,5 +14,6 @@ set(CMAKE_HAVE_LIBC_PTHREAD TRUE)
 string(CONCAT CMAKE_CXX_FLAGS_INIT
        "-fwasm-exceptions -mexception-handling -msimd128 -g0 "
        "-U_LIBCPP_HAS_THREADS -D_LIBCPP_HAS_THREADS=1 -D_LIBCPP_HAS_THREAD_API_PTHREAD=1 "
+       "-U_LIBCPP_HAS_FILESYSTEM -D_LIBCPP_HAS_FILESYSTEM=1 -idirafter /usr/include "
        "-DEIGEN_DEFAULT_DENSE_INDEX_TYPE='long long'")
 set(CMAKE_C_FLAGS_INIT "-fwasm-exceptions -mexception-handling -g0")

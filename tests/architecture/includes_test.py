@@ -32,7 +32,7 @@ ABOVE = {  # a folder of src above the library and what it may include besides i
 
 SOURCE = "src/ring_attention/"
 WITHOUT_FLAGS = r"src/(ring_attention|io|plan|model)/"
-MPI_FILES = r"src/(ring_attention/mpi|io)/|src/ring_attention/ring/transports/(odd_even|overlapped|mpi_message)\.|" \
+MPI_FILES = r"src/(ring_attention/mpi|io|live/mpi)/|src/ring_attention/ring/transports/(odd_even|overlapped|mpi_message)\.|" \
             r"src/ring_attention/parallel/collectives/mpi_all_to_all\.|" \
             r"src/ring_attention/(ring_attention|attention_ranks)\.|src/python/|src/cmake/|lessons/|tests/"
 # A feature of the library that a caller includes, and the files of parallel and of the door that may know it.
