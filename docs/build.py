@@ -26,19 +26,22 @@ def copy(source, target):
 
 
 NAVIGATION = (("Ring Attention", "index.html"), ("The player", "player/index.html"), ("The lessons", "lessons.html"),
-              ("From C++", "cpp.html"), ("From Python", "python.html"), ("What is wrong with a ring", "diagnose.html"))
+              ("Their programs", "lessons_page/index.html"), ("From C++", "cpp.html"),
+              ("From Python", "python.html"), ("What is wrong with a ring", "diagnose.html"))
 
 
-def copy_player(html):
-    """The player's page. It has the site's navigation there; in a clone, where the other pages are Markdown, it has none."""
-    for file in (ROOT / "docs/player").iterdir():
-        if file.suffix in (".html", ".css", ".js"):
-            copy(file, html / "player" / file.name)
-    index = html / "player/index.html"
+def copy_pages(html):
+    """The player and the lessons' programs. They have the site's navigation there; in a clone, where the other pages are
+    Markdown, they have none."""
     links = "\n".join(f'<a href="../{target}">{title}</a>' for title, target in NAVIGATION)
-    page_there = index.read_text(encoding="utf-8").replace("<!-- the navigation, on the site -->",
-                                                           f'<nav aria-label="Site">\n{links}\n</nav>')
-    index.write_text(page_there, encoding="utf-8")
+    for folder in ("player", "lessons_page"):
+        for file in (ROOT / "docs" / folder).iterdir():
+            if file.suffix in (".html", ".css", ".js"):
+                copy(file, html / folder / file.name)
+        index = html / folder / "index.html"
+        page_there = index.read_text(encoding="utf-8").replace("<!-- the navigation, on the site -->",
+                                                               f'<nav aria-label="Site">\n{links}\n</nav>')
+        index.write_text(page_there, encoding="utf-8")
 
 
 LESSONS = sorted(ROOT.glob("lessons/*/README.md"))
@@ -69,6 +72,7 @@ def layout():
 {tab("mainpage", "Ring Attention")}
 {tab("user", "The player", "player/index.html")}
 {tab("usergroup", "Lessons", "@ref lessons", lessons)}
+{tab("user", "The lessons' programs", "lessons_page/index.html")}
 {"".join(map(page_tab, FIRST))}
 {tab("usergroup", "More pages", "", "".join(map(page_tab, MORE)))}
 {tab("usergroup", "Source", "", tab("user", "From C++: what you call", "@ref public_api") + source)}
@@ -115,7 +119,7 @@ def main(build, doxygen, mathjax):
         return 1
 
     redirect_file_references(html)
-    copy_player(html)
+    copy_pages(html)
     for pattern in ("docs/*.svg", "docs/*.png", "lessons/*/*.svg", "lessons/*/*.png"):
         for picture in ROOT.glob(pattern):
             copy(picture, html / picture.relative_to(ROOT))

@@ -486,7 +486,7 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
         pass
 
 
-def main(failures):
+def main(failures, file=PAGE):
     """:param failures: of an open browser, at an address, with a folder to write to: from the disk, and as on the site"""
     chrome = browser()
     if chrome is None:
@@ -495,15 +495,15 @@ def main(failures):
     found = []
     folder = tempfile.mkdtemp(prefix="ring_attention_player_")
     try:
-        build.copy_player(Path(folder) / "site")
+        build.copy_pages(Path(folder) / "site")
         server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=f"{folder}/site"))
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        for url in (PAGE.as_uri(), f"http://127.0.0.1:{server.server_port}/player/index.html"):
+        for url in (file.as_uri(), f"http://127.0.0.1:{server.server_port}/{file.parent.name}/index.html"):
             page = Page(chrome, f"{folder}/{len(url)}")
             try:
                 page.requests = []
                 found += [f"{url}: {failure}" for failure in [*failures(page, url, folder), *page.complaints]]
-                base = url.rsplit("/", 1)[0]
+                base = url.rsplit("/", 2)[0]
                 found += [f"{url}: something is loaded from elsewhere: {request[:80]}" for request in page.requests
                           if not request.startswith((base, "data:", "blob:", (ROOT / "docs").as_uri()))]
             finally:
