@@ -22,7 +22,8 @@ class Program extends Job {
     const page = { // of src/live/mpi
       put: (at, size, to, channel) => this.send(`${rank} ${to} ${channel}`, bytes(at, size).slice()),
       take: suspending((at, room, from, channel) => this.receive(`${from} ${rank} ${channel}`, (message) => {
-        if (message.length > room) throw new Error(`Rank ${rank} has room for ${room} bytes, and rank ${from} has sent ${message.length}.`);
+        if (message.length > room)
+          throw new Error(`Rank ${rank} has room for ${room} bytes, and rank ${from} has sent ${message.length}.`);
         bytes(at, message.length).set(message);
         return message.length;
       })),
@@ -72,7 +73,8 @@ class Page {
     this.fields.lesson.addEventListener("change", () => this.defaults());
     form.addEventListener("submit", (event) => {
       event.preventDefault();
-      const { lesson, ranks, flags } = this.fields, address = `#${lesson.value}?${new URLSearchParams({ ranks: ranks.value, flags: flags.value })}`;
+      const { lesson, ranks, flags } = this.fields, words = new URLSearchParams({ ranks: ranks.value, flags: flags.value });
+      const address = `#${lesson.value}?${words}`;
       if (location.hash === address) this.run();
       else location.hash = address;
     });
