@@ -119,7 +119,7 @@ bench: ## build and run the benchmarks (about 15 minutes on 2 cores; nothing els
 bench-report: ## write what `make bench` measured into docs/results.md, README.md and lesson 03's LADDER.md
 	@python3 tests/benchmarks/report.py $(BUILD)/benchmarks/results.json
 
-docs: lessons-module ## the documentation site, in build/release/docs
+docs: ## the documentation site, in build/release/docs
 	@$(SETUP) run docs
 	@$(CONFIGURE)
 	@$(COMPILE) --target docs
@@ -129,7 +129,7 @@ player: ## open the player in a browser (SCENE=blocking: at this scene)
 
 # The compiler keeps its C library where it is told.
 FOR_ZIG := ZIG_GLOBAL_CACHE_DIR=$(abspath build/zig/cache) ZIG_LOCAL_CACHE_DIR=$(abspath build/zig/cache)
-lessons-module: # docs/lessons_page/module.js: the lessons' programs for a page
+lessons-module: # docs/lessons_page/module.js, the lessons' programs, for the site
 	@$(SETUP) live
 	@$(USABLE) $(FOR_ZIG) cmake --preset live > /dev/null
 	@$(FOR_ZIG) cmake --build --preset live --parallel $(JOBS)
