@@ -13,6 +13,7 @@ class Program extends Job {
   constructor(lesson, ranks, flags, print) {
     super([ranks, lesson, ...flags, ""].join("\n"), ranks, () => {});
     this.print = print;
+    this.begun = []; // the line of each rank that has no end yet, so that lines of ranks do not mix
   }
 
   imports(rank, bytes) {
@@ -38,9 +39,12 @@ class Program extends Job {
         let all = 0;
         for (let part = parts; part < parts + 8 * count; part += 8) {
           const [at, size] = new Uint32Array(bytes(part, 8).slice().buffer);
-          this.print(decoder.decode(bytes(at, size), { stream: true }));
+          this.begun[rank] = (this.begun[rank] ?? "") + decoder.decode(bytes(at, size), { stream: true });
           all += size;
         }
+        const end = this.begun[rank].lastIndexOf("\n") + 1;
+        this.print(this.begun[rank].slice(0, end));
+        this.begun[rank] = this.begun[rank].slice(end);
         number(written, all);
         return this.rest(rank, 0)?.then(() => 0) ?? 0;
       }),
@@ -126,8 +130,10 @@ class Page {
     }
     job.stop(); // ranks that still run
     if (job !== this.job) return;
+    output.append(...job.begun.filter(Boolean));
     stop.hidden = true;
-    this.say(end.failed ?? `Exit code ${end.code}.`);
+    const meaning = ["all checks passed", "a check failed", "a flag is wrong"][end.code];
+    this.say(end.failed ?? `Exit code ${end.code}${meaning ? `: ${meaning}` : ""}.`);
     this.last = { ...end, text: output.textContent };
   }
 }
