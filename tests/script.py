@@ -21,7 +21,9 @@ def main(script, *arguments):
     sys.path.insert(0, str(Path(script).resolve().parent))
     try:
         module = importlib.import_module(Path(script).stem)
-        of_pytest = any(name.startswith("test_") for name in vars(module)) and importlib.import_module("pytest")
+        cases = {name for name, value in vars(module).items() if name.startswith("test_") or name.startswith("Test") and
+                 isinstance(value, type) and not issubclass(value, unittest.TestCase)}
+        of_pytest = cases and importlib.import_module("pytest")
     except ImportError as error:
         if (error.name or "").partition(".")[0] not in OPTIONAL:
             raise
