@@ -132,7 +132,7 @@ def main(arguments):
     for file in given:
         choice.add_file(file)
     if not given:
-        print("check: nothing has changed since the last commit (FILES=...: these files; SINCE=COMMIT: since that one)")
+        print(f"check: nothing has changed since {os.environ.get('SINCE') or 'the last commit'} (FILES=...; SINCE=COMMIT)")
     if choice.conformance:
         choice.targets.add("test_conformance")
     print("check: builds", ", ".join(sorted(choice.targets)) or "nothing")
@@ -144,6 +144,7 @@ def main(arguments):
     if choice.targets:
         command = ["cmake", "--build", build, *jobs, "--target", *sorted(choice.targets), "test_yield_while_waiting"]
         if subprocess.run(command).returncode:
+            print("check: FAILED, it does not compile")
             return 1
     code = 0
     if choice.tests:

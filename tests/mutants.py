@@ -197,7 +197,7 @@ def plant(some):
     programs = {row["test"] for row in some if "/" not in row["test"]}
     without, bad, left, built = {}, 0, [], set()
     if any(row["test"].startswith("tests/python/") for row in some):
-        run(["cmake", "--build", BUILD, "--target", "ring_attention_python"])
+        build_for(["python.group"])
     # Those without a build first, then file by file: the next mistake in it takes the place of the one before.
     for row in sorted(some, key=lambda row: ("/" not in row["test"], row["file"], row["test"])):
         begin = time.monotonic()

@@ -105,7 +105,7 @@ class Job:
         return self._process.poll() is not None
 
     def until(self, holds, what):
-        """Waits until it holds; the job has to go on so long."""
+        """Waits until holds() is true; it is an error if the job ends before."""
         limit = time.monotonic() + 60 * SLOWNESS
         while not holds():
             assert not self.ended(), f"ended before {what}"
@@ -113,7 +113,7 @@ class Job:
             time.sleep(0.002)
 
     def result(self, limit=60 * SLOWNESS):
-        """How it ended, which it does within the limit, and leaves nothing running."""
+        """How it ended: an error if it takes longer than the limit, or leaves a process."""
         result = self.wait(limit)
         assert result.code is not None, f"did not end within {limit} s\n{result}"
         assert result.survivors == [], f"processes were left running\n{result}"
