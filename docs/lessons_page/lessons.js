@@ -22,12 +22,15 @@ class Program extends Job {
     const yields = async () => { await this.rest(rank, 0); };
     const page = { // of src/live/mpi
       put: (at, size, to, channel) => this.send(`${rank} ${to} ${channel}`, bytes(at, size).slice()),
-      take: suspending((at, room, from, channel) => this.receive(`${from} ${rank} ${channel}`, (message) => {
-        if (message.length > room)
-          throw new Error(`Rank ${rank} has room for ${room} bytes, and rank ${from} has sent ${message.length}.`);
-        bytes(at, message.length).set(message);
-        return message.length;
-      })),
+      take: suspending(async (at, room, from, channel) => {
+        await this.rest(rank, 0); // else a stretch of messages would freeze the page
+        return this.receive(`${from} ${rank} ${channel}`, (message) => {
+          if (message.length > room)
+            throw new Error(`Rank ${rank} has room for ${room} bytes, and rank ${from} has sent ${message.length}.`);
+          bytes(at, message.length).set(message);
+          return message.length;
+        });
+      }),
       there: suspending((from, channel) => (this.mail.get(`${from} ${rank} ${channel}`)?.length ? 1 : yields().then(() => 0))),
     };
     const calls = {
@@ -132,7 +135,7 @@ class Page {
     if (job !== this.job) return;
     output.append(...job.begun.filter(Boolean));
     stop.hidden = true;
-    const meaning = ["all checks passed", "a check failed", "a flag is wrong"][end.code];
+    const meaning = ["no check failed", "a check failed", "a wrong flag, or another error"][end.code];
     this.say(end.failed ?? `Exit code ${end.code}${meaning ? `: ${meaning}` : ""}.`);
     this.last = { ...end, text: output.textContent };
   }

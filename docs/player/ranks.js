@@ -23,6 +23,7 @@ class Job {
   /** What each rank returns. Throws an Error when they cannot end. */
   async run(module) {
     const instances = await Promise.all(this.traces.map((_, rank) => this.instance(module, rank)));
+    if (this.stopped) return this.failed;
     const ends = instances.map(async (instance, rank) => {
       const returned = await WebAssembly.promising(instance.run)(rank);
       this.left -= 1;
@@ -69,10 +70,12 @@ class Job {
     const take = this.waiting.get(way);
     this.waiting.delete(way);
     if (take) take(message);
-    else this.mail.set(way, [...this.mail.get(way) ?? [], message]);
+    else if (this.mail.has(way)) this.mail.get(way).push(message);
+    else this.mail.set(way, [message]);
   }
 
   receive(way, take) {
+    if (this.stopped) return new Promise(() => {});
     const there = this.mail.get(way)?.shift();
     if (there) return take(there);
     return new Promise((resolve) => {
@@ -94,7 +97,7 @@ class Job {
     if (performance.now() - this.drawn < MOST_MS) return undefined;
     return new Promise((wake) => setTimeout(() => {
       this.drawn = performance.now();
-      wake();
+      if (!this.stopped) wake();
     }));
   }
 
