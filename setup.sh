@@ -63,6 +63,8 @@ bench     python3                      python3          python3          runs th
 live      make                         -                make             drives the build
 live      cmake                        cmake            cmake            configures the build
 live      libeigen3-dev                eigen            -                matrices, for the reference
+live      libcli11-dev                 cli11            -                reads the flags of the lessons
+live      nlohmann-json3-dev           nlohmann-json    -                writes reports of the lessons as JSON
 live      python3                      python3          python3          packs the module
 live      python3-pip                  python3          pip3             loads the compiler
 '

@@ -10,7 +10,8 @@ set(CMAKE_TRY_COMPILE_TARGET_TYPE STATIC_LIBRARY)
 set(CMAKE_HAVE_LIBC_PTHREAD TRUE)
 
 # The wheel's driver compiles C++ for WASI without exceptions, threads and files: CMakeLists.txt here makes a library that has
-# the first two. (A std::thread could not start; the ranks compute without.) Without -g0, names are half of the module.
+# them. (A std::thread could not start; the ranks compute without.) CLI11 and nlohmann-json are in /usr/include.
+# Without -g0, names are half of the module.
 string(CONCAT CMAKE_CXX_FLAGS_INIT
        "-fwasm-exceptions -mexception-handling -msimd128 -g0 "
        "-U_LIBCPP_HAS_THREADS -D_LIBCPP_HAS_THREADS=1 -D_LIBCPP_HAS_THREAD_API_PTHREAD=1 "
