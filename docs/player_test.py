@@ -278,6 +278,8 @@ class Checks:
             self.page.run("player.scenes.map((scene) => scene.name)")
             + self.page.run("[...document.querySelectorAll('[id]')].map((one) => one.id)")
         )
+        for heading in re.findall("^## (.+)", (ROOT / "docs/player.md").read_text(encoding="utf-8"), re.MULTILINE):
+            known.add(re.sub(r"[^\w-]", "", heading.lower().replace(" ", "-")))
         for file, place in links():
             self.check(place in known, f"{file} leads to #{place}, which the page does not have")
 
