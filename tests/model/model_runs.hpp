@@ -222,7 +222,7 @@ inline testing::AssertionResult same_bits(const Named& a, const Named& b) {
   return testing::AssertionSuccess();
 }
 
-/// Of the losses, the norms, the answers, the gradients and the weights.
+/// Two trainings have the same bits: losses, norms, answers, gradients and weights.
 inline testing::AssertionResult same_bits(const Trained& got, const Trained& want) {
   for (std::size_t step = 0; step < want.steps.size(); ++step) {
     const StepReport &a = got.steps[step], &b = want.steps[step];

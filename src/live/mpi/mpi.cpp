@@ -11,7 +11,7 @@
 #define PAGE(name) __attribute__((import_module("page"), import_name(#name))) extern "C"
 /// The page copies the bytes.
 PAGE(put) void page_put(const void* bytes, int size, int to, int channel);
-/// Waits for a message. Returns its size; one of more than `room` bytes ends the run.
+/// Waits for a message, writes it to `bytes` and returns its size. A message of more than `room` bytes ends the run.
 PAGE(take) int page_take(void* bytes, int room, int from, int channel);
 /// Is a message there? If not, others run first.
 PAGE(there) int page_there(int from, int channel);
