@@ -8,7 +8,6 @@ import functools
 import http.server
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -273,16 +272,6 @@ class Checks:
             self.check(abs(whole - shown) < 0.01, f"{name}: {shown} of {whole} microseconds are shown or said to be cut")
             self.owners(name)
 
-    def places(self):
-        known = set(
-            self.page.run("player.scenes.map((scene) => scene.name)")
-            + self.page.run("[...document.querySelectorAll('[id]')].map((one) => one.id)")
-        )
-        for heading in re.findall("^## (.+)", (ROOT / "docs/player.md").read_text(encoding="utf-8"), re.MULTILINE):
-            known.add(re.sub(r"[^\w-]", "", heading.lower().replace(" ", "-")))
-        for file, place in links():
-            self.check(place in known, f"{file} leads to #{place}, which the page does not have")
-
     def owners(self, name):
         """The keys of a step are those of the rank that the program says: where the owner's queries are."""
         wrong = self.page.run("""player.trace.computes.filter((slice) => slice.owner !== undefined).filter((slice) => {
@@ -425,14 +414,6 @@ class Checks:
         page.look(800)
 
 
-def links():
-    """The places on the page to which the other pages lead."""
-    for file in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("lessons/*/*.md")]:
-        yield from (
-            (file.name, place) for place in re.findall(r"player\.md#([\w-]+)", file.read_text(encoding="utf-8"))
-        )
-
-
 def moving_picture(page):
     """docs/ring.svg is drawn from the recorded scene, moves without a script, and stands still where motion is unwanted."""
     file = ROOT / "docs/ring.svg"
@@ -472,7 +453,7 @@ def failures_at(page, url, folder):
     page.look(800)
     page.open(url)
     page.until("Boolean(live.last)", 20)  # the page computes a first ring
-    parts = [checks.places, checks.scenes, checks.opening, checks.playing, checks.dragging]
+    parts = [checks.scenes, checks.opening, checks.playing, checks.dragging]
     parts += [lambda: checks.own_file(folder), checks.looks]
     for part in [] if LONG else parts:
         part()
