@@ -13,6 +13,7 @@ import urllib.parse
 from pathlib import Path
 
 import player_test
+from player_hostile import cpu_seconds
 from player_test import BUILD, ROOT
 
 sys.path.insert(0, str(ROOT / "src/python"))
@@ -161,14 +162,6 @@ def questions(page):
             yield f"a question leads to {address}, of which the page says: {said}"
     if page.run("document.querySelectorAll('#questions details').length") != 6 or len(runs) < 6:
         yield "there are not six questions with runs"
-
-
-def cpu_seconds(page):
-    """Of the page's process, all its threads."""
-    session, page.session = page.session, None
-    done = page.call("SystemInfo.getProcessInfo")
-    page.session = session
-    return sum(one["cpuTime"] for one in done["processInfo"] if one["type"] == "renderer")
 
 
 def first_verdict(page, url):

@@ -4,6 +4,7 @@ CHROME names the browser, else chromium or google-chrome; exit code 77 and a rea
 RING_ATTENTION_PLAYER names another folder of the player, such as one with a new module.
 """
 
+import contextlib
 import functools
 import http.server
 import json
@@ -69,7 +70,7 @@ class Page:
         )
         os.close(to_child)
         os.close(from_child)
-        self.number, self.buffer, self.complaints, self.session = 0, b"", [], None
+        self.number, self.buffer, self.complaints, self.requests, self.session = 0, b"", [], [], None
         target = next(one for one in self.call("Target.getTargets")["targetInfos"] if one["type"] == "page")
         self.session = self.call("Target.attachToTarget", targetId=target["targetId"], flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
@@ -111,7 +112,7 @@ class Page:
         elif method == "Log.entryAdded" and words["entry"]["level"] in ("error", "warning"):
             self.complaints.append(words["entry"]["text"])
         elif method == "Network.requestWillBeSent":
-            self.requests = getattr(self, "requests", []) + [words["request"]["url"]]
+            self.requests.append(words["request"]["url"])
 
     def open(self, url):
         self.call("Page.navigate", url=url)
@@ -131,8 +132,8 @@ class Page:
             time.sleep(0.02)
         return true
 
-    def press(self, key, code=None, text=None, modifiers=0):
-        words = {"key": key, "code": code or key, "modifiers": modifiers, "windowsVirtualKeyCode": CODES.get(key, 0)}
+    def press(self, key, code=None, text=None):
+        words = {"key": key, "code": code or key, "windowsVirtualKeyCode": CODES.get(key, 0)}
         self.call("Input.dispatchKeyEvent", type="keyDown", **words, **({"text": text} if text else {}))
         self.call("Input.dispatchKeyEvent", type="keyUp", **words)
 
@@ -245,7 +246,6 @@ class Checks:
     def check(self, right, what):
         if not right:
             self.failures.append(what)
-        return right
 
     def scenes(self):
         """Each is played to its end; then the square is complete, but in the scenes of mistakes."""
@@ -384,9 +384,6 @@ class Checks:
         self.check(self.page.run("player.trace.ranks") == 2, "files of a job that died do not open")
         self.check(self.page.run("verdictOf(player.trace).length") == 1, "a job that died looks like one that ended")
 
-    def hostile(self, mutants):
-        self.failures += player_hostile.failures(self.page, mutants)
-
     def open_texts(self, texts):
         self.page.run(f"player.open({json.dumps(texts)}.map((text, i) => new File([text], `trace.rank${{i}}`)))")
 
@@ -458,8 +455,7 @@ def failures_at(page, url, folder):
     for part in [] if LONG else parts:
         part()
     if url == PAGE.as_uri():  # once is enough
-        checks.hostile(1000 if LONG else 100)
-    if url == PAGE.as_uri():
+        checks.failures += player_hostile.failures(page, 1000 if LONG else 100)
         checks.failures += [*moving_picture(page), *files_are_small()]
     return checks.failures
 
@@ -482,15 +478,11 @@ def main(failures, file=PAGE):
         server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=f"{folder}/site"))
         threading.Thread(target=server.serve_forever, daemon=True).start()
         for url in (file.as_uri(), f"http://127.0.0.1:{server.server_port}/{file.parent.name}/index.html"):
-            page = Page(chrome, f"{folder}/{len(url)}")
-            try:
-                page.requests = []
+            with contextlib.closing(Page(chrome, f"{folder}/{len(url)}")) as page:
                 found += [f"{url}: {failure}" for failure in [*failures(page, url, folder), *page.complaints]]
                 base = url.rsplit("/", 2)[0]
                 found += [f"{url}: something is loaded from elsewhere: {request[:80]}" for request in page.requests
                           if not request.startswith((base, "data:", "blob:", (ROOT / "docs").as_uri()))]
-            finally:
-                page.close()
     finally:
         shutil.rmtree(folder, ignore_errors=True)  # the browser may still write
     print("\n".join(found) or f"{chrome}: nothing to complain about")
