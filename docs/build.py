@@ -35,9 +35,7 @@ def copy_pages(html):
     Markdown, they have none."""
     links = "\n".join(f'<a href="../{target}">{title}</a>' for title, target in NAVIGATION)
     for folder in ("player", "lessons_page"):
-        for file in (ROOT / "docs" / folder).iterdir():
-            if file.suffix in (".html", ".css", ".js"):
-                copy(file, html / folder / file.name)
+        shutil.copytree(ROOT / "docs" / folder, html / folder, ignore=shutil.ignore_patterns("*.py", "__pycache__"))
         index = html / folder / "index.html"
         page_there = index.read_text(encoding="utf-8").replace("<!-- the navigation, on the site -->",
                                                                f'<nav aria-label="Site">\n{links}\n</nav>')
