@@ -22,19 +22,26 @@ TEXT = [
 ]  # fmt: skip
 
 
+def in_slices(events):
+    """Each event, with the begins of the slices of its line that it is in, or that it begins or ends."""
+    lines = {}
+    for event in events:
+        line = lines.setdefault((event["pid"], event["tid"]), [])
+        if event["ph"] == "B":
+            line.append(event)
+        yield event, line
+        if event["ph"] == "E":
+            line.pop()
+
+
 def read(events):
     """Steps {(rank, owner): (begin, end)} and hops {(to, owner): (from, begin, end)}, as parts of the run."""
-    steps, hops, open_slices, sent = {}, {}, {}, {}
-    for event in events:
-        line = event["pid"], event["tid"]
-        if event["ph"] == "B":
-            open_slices.setdefault(line, []).append(event)
-        elif event["ph"] == "E":
-            slice_ = open_slices[line].pop()
-            if "keys" in slice_.get("args", {}):
-                steps[event["pid"], slice_["args"]["owner"]] = slice_["ts"], event["ts"]
+    steps, hops, sent = {}, {}, {}
+    for event, line in in_slices(events):
+        if event["ph"] == "E" and "keys" in line[-1].get("args", {}):
+            steps[event["pid"], line[-1]["args"]["owner"]] = line[-1]["ts"], event["ts"]
         elif event["ph"] == "s":
-            sent[event["id"]] = event, open_slices[line][-1]["args"]["owner"]
+            sent[event["id"]] = event, line[-1]["args"]["owner"]
     for event in events:
         if event["ph"] == "f":
             begin, owner = sent[event["id"]]
@@ -64,9 +71,9 @@ class Moving:
         self.frames, self.lines = [], []
 
     def add(self, points, still, element):
-        """element: with {} where the class, the animation and the style of the still frame belong."""
+        """points: the last one stays to the end. element: with {} where the animation and the style of the still frame belong."""
         stops = {}
-        for time, style in points:
+        for time, style in [*points, ((SECONDS + PAUSE) / SECONDS, points[-1][1])]:
             stops[f"{100 * time * SECONDS / (SECONDS + PAUSE):.2f}%"] = style
         name = f"k{len(self.frames)}"
         self.frames.append(f"@keyframes {name} {{ " + " ".join(f"{stop} {{ {style} }}" for stop, style in stops.items()) + " }")
@@ -100,8 +107,6 @@ def parcel(moving, steps, hops, rank, owner):
         points, still = [(0, moved(held))], moved(held, int(STILL < gone))
     if gone < 1:
         points += [(gone, moved(held)), (gone + FADE, moved(held, 0))]
-    points.append((1, points[-1][1]))
-    points.append(((SECONDS + PAUSE) / SECONDS, points[-1][1]))
     moving.add(points, still, f'<g class="a" {{}}><rect class="c{owner}" x="-21" y="-11" width="42" height="22" rx="5"/>'
                f'<text class="on" y="5">K,V {owner}</text></g>')  # fmt: skip
 
@@ -109,8 +114,7 @@ def parcel(moving, steps, hops, rank, owner):
 def cell(moving, steps, rank, owner):
     begin, end = steps[rank, owner]
     part = min(max((STILL - begin) / (end - begin), 0), 1)
-    points = [(0, "transform: scaleX(0)"), (begin, "transform: scaleX(0)"), (end, "transform: scaleX(1)"),
-              ((SECONDS + PAUSE) / SECONDS, "transform: scaleX(1)")]  # fmt: skip
+    points = [(0, "transform: scaleX(0)"), (begin, "transform: scaleX(0)"), (end, "transform: scaleX(1)")]
     moving.add(points, f"transform: scaleX({part:.2f})", f'<rect class="a c{rank} cell" x="{LEFT + owner * CELL}" '
                f'y="{TOP + rank * CELL}" width="{CELL}" height="{CELL}" {{}}/>')  # fmt: skip
 
@@ -122,7 +126,6 @@ def mark(moving, steps, rank):
         if where == rank:
             points += [(begin, "opacity: 0"), (begin + FADE, "opacity: 1"), (end - FADE, "opacity: 1"), (end, "opacity: 0")]
             still = max(still, int(begin <= STILL < end))
-    points.append(((SECONDS + PAUSE) / SECONDS, "opacity: 0"))
     x, y = at(rank)
     moving.add(points, f"opacity: {still}", f'<circle class="a line" cx="{x:.0f}" cy="{y:.0f}" r="29" {{}}/>')
 

@@ -1,5 +1,7 @@
 """The picture of lesson 06, drawn from two recorded traces of two ranks: a hop that hides, and one that does not."""
 
+import moving
+
 STYLE = """<style>
     .ink { fill: #57606a; } .line { stroke: #57606a; fill: none; stroke-width: 1.4; }
     .compute { fill: #1d4ed8; } .hop { fill: #b45309; } .on { fill: #ffffff; font-size: 13px; }
@@ -13,15 +15,8 @@ LEFT, WIDTH, HEIGHT = 145, 645, 26
 
 def slices(events):
     """(rank, track, name, begin, end) of each slice."""
-    stacks, found = {}, []
-    for event in events:
-        stack = stacks.setdefault((event["pid"], event["tid"]), [])
-        if event["ph"] == "B":
-            stack.append(event)
-        elif event["ph"] == "E":
-            begin = stack.pop()
-            found.append((event["pid"], event["tid"], begin["name"], begin["ts"], event["ts"]))
-    return found
+    return [(event["pid"], event["tid"], line[-1]["name"], line[-1]["ts"], event["ts"])
+            for event, line in moving.in_slices(events) if event["ph"] == "E"]
 
 
 def bar(kind, x, y, width, text, text_kind="on"):
