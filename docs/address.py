@@ -24,11 +24,16 @@ def how_to_open():
     return "In your clone, double-click `docs/player/index.html` or type `make player`."
 
 
+def recorded_scenes():
+    """The player's, by their names."""
+    text = (PLAYER.parent / "scenes.js").read_text(encoding="utf-8")
+    return {scene["name"]: scene for scene in json.loads(text[text.index("["):text.rindex(";")])}
+
+
 def scenes():
     """A heading for each scene, to which lessons lead: on the site they lead to the scene itself."""
-    text = (PLAYER.parent / "scenes.js").read_text(encoding="utf-8")
-    for scene in json.loads(text[text.index("["):text.rindex(";")]):
-        name, lesson = scene["name"], next(ROOT.glob(f"lessons/{scene['lesson']}_*"))
+    for name, scene in recorded_scenes().items():
+        lesson = next(ROOT.glob(f"lessons/{scene['lesson']}_*"))
         where = f"[Open it]({ADDRESS}player/index.html#{name})" if ADDRESS else f"`make player SCENE={name}`"
         words = f"{scene['title']}. {scene['text']} {where}; [lesson {scene['lesson']}](../lessons/{lesson.name}/README.md)."
         yield f"### {name}\n\n{textwrap.fill(words, 118, break_on_hyphens=False)}\n"

@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent / "player"))
+import address
 import build
 import moving
 import player_hostile
@@ -414,10 +415,8 @@ class Checks:
 def moving_picture(page):
     """docs/ring.svg is drawn from the recorded scene, moves without a script, and stands still where motion is unwanted."""
     file = ROOT / "docs/ring.svg"
-    scenes = (PAGE.parent / "scenes.js").read_text(encoding="utf-8")
-    scene = next(one for one in json.loads(scenes[scenes.index("[") : scenes.rindex(";")]) if one["name"] == "overlapped")
     text = file.read_text(encoding="utf-8")
-    if text != moving.ring(scene["events"], scene["command"].split(" ", 2)[2]):
+    if text != moving.ring(address.recorded_scenes()["overlapped"]):
         yield "docs/ring.svg is not what docs/player/moving.py draws from scenes.js. Remedy: docs/player/record.py"
     if len(text.encode()) > MOST_PICTURE or "<script" in text:
         yield f"docs/ring.svg has a script, or is above {MOST_PICTURE} bytes"

@@ -130,9 +130,10 @@ def mark(moving, steps, rank):
     moving.add(points, f"opacity: {still}", f'<circle class="a line" cx="{x:.0f}" cy="{y:.0f}" r="29" {{}}/>')
 
 
-def ring(events, words):
-    """The picture of a trace, and of the words of the command that wrote it."""
-    steps, hops, microseconds = read(events)
+def ring(scene):
+    """The picture of a recorded scene."""
+    steps, hops, microseconds = read(scene["events"])
+    words = scene["command"].partition("ring-attention ")[2]
     ranks, moving = range(4), Moving()
     texts = []
     for rank in ranks:

@@ -34,7 +34,7 @@ class Player {
     if (!scene) return;
     by("scene").value = name;
     this.scene = name;
-    this.load(readTrace(scene.events), scene.text, `Recorded from: mpirun ${commandOf(scene)}. Lesson ${scene.lesson}.`);
+    this.load(readTrace(scene.events), scene.text, `Recorded from: ${scene.command}. Lesson ${scene.lesson}.`);
     this.seek(OPENS * this.trace.end);
     if (!matchMedia("(prefers-reduced-motion: reduce)").matches) this.play();
   }
@@ -127,11 +127,6 @@ class Player {
       by("about").textContent = `${name} cannot be played: ${error.message}.`;
     }
   }
-}
-
-function commandOf({ command }) {
-  return / /.test(command.replace(/^-n \d+ /, "")) ? command.replace(/^(-n \d+) /, "$1 ring-attention ")
-                                                   : command.replace(/^(-n \d+) /, "$1 player_scenes ");
 }
 
 function milliseconds(time) {
