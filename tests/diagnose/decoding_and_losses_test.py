@@ -68,6 +68,8 @@ class Losses(unittest.TestCase):
             found = losses(everything.mean(), everything, SHARDS, **words)
             self.assertEqual((found.right, len(found.says)), (False, 1), found.report)
             self.assertIn("rolled over the end of a document", found.report)
+            kept = [t for shard in SHARDS for t in shard[:-depth] if np.isfinite(OF_TOKENS[t])]
+            self.assertIn("are shifted inside a shard", losses(OF_TOKENS[kept].mean(), OF_TOKENS, SHARDS, depth=depth).report)
 
     def test_a_gradient_that_is_not_that_of_the_loss(self):
         """Plants gradient-of-means: the loss is right, and its gradient is that of a mean of means."""
@@ -97,6 +99,8 @@ class Losses(unittest.TestCase):
         self.assertIn("counts once for each of them", norms(twice, of_parameters, copies).report)
         self.assertIn("left out", norms(3.0, of_parameters, copies).report)
         self.assertIn("1.5 times as much", norms(1.5 * np.sqrt(15.25), of_parameters, copies).report)
+        for norm, says in ((8.5**0.5, "averaged"), (15.25, "root is not"), (244**0.5, "multiplied"), (0.953125**0.5, "divided")):
+            self.assertIn(says, norms(norm, of_parameters, copies).report)
         with self.assertRaisesRegex(InputError, "two arrays of one length"):
             norms(1.0, [1.0], [1, 2])
 

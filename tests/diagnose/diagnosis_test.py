@@ -15,7 +15,7 @@ from ring_attention_diagnose.report import to_text
 from ring_attention_diagnose.ring import simulated
 from ring_attention_diagnose.rounding import rounded
 from ring_attention_diagnose.rules import Rules
-from ring_attention_diagnose.search import Explanation
+from ring_attention_diagnose.search import Evidence, Explanation
 
 np.seterr(all="ignore")
 RIGHT_RESULTS = 10000 if "long" in sys.argv else 60
@@ -51,6 +51,26 @@ class Diagnosis(unittest.TestCase):
             last = 2.0 ** (1 - bits)
             for part, want in ((1, 1 + last), (0.6, 1 + last), (0.4, 1)):
                 self.assertEqual(rounded(np.array([1 + part * last]), precision)[0], want, precision)
+
+    def test_a_row_may_be_off_by_six_times_the_rounding(self):
+        ((problem, _),) = answers(Job(3, "contiguous"), ("full",))
+        for precision, least in (("float64", 1e-12), ("float32", 2e-6), ("fp16", 1e-3), ("bf16", 8e-3)):  # as the page says
+            some = [Evidence(problem, {"out": problem.right["out"] * (1 + times * least)}) for times in (5, 7)]
+            self.assertEqual([one.is_right(("out",), precision) for one in some], [True, False], precision)
+
+    def test_a_backward_may_be_the_derivative_of_a_wrong_forward(self):
+        job = Job(3, "contiguous")
+        ((problem, arrays),) = answers(job, ("full",), "average")
+        scale, q, dout, arrays["dq"] = problem.case.scale, problem.q, problem.dout / 3, 0
+        for keys in (job.tokens_of(rank, problem.case.tokens) for rank in range(3)):  # out is the mean of what the shards give
+            k, v = problem.k[:, keys], problem.v[:, keys]
+            p = (e := np.exp(scale * q @ k.swapaxes(1, 2))) / e.sum(2, keepdims=True)
+            ds = scale * p * (dout @ v.swapaxes(1, 2) - (dout * (p @ v)).sum(2, keepdims=True))
+            arrays["dq"], arrays["dk"][:, keys], arrays["dv"][:, keys] = (
+                arrays["dq"] + ds @ k, ds.swapaxes(1, 2) @ q, p.swapaxes(1, 2) @ dout)
+        found = diagnose([(problem, arrays)], QUICK)
+        self.assertEqual((trials.pass_text(found.forward), trials.pass_text(found.backward)), ("average", "(derivative)"))
+        self.assertIn("backward    the derivative of this forward, as autograd", to_text(found, Submission([(problem, arrays)])))
 
     def test_calls_right_results_right(self):
         """Rings of other sizes add in another order."""

@@ -11,8 +11,8 @@ from ring_attention_diagnose import judge_model, problems_of
 LAYER, GRADIENT = "layers.0.attention", "embedding.weight:gradient"
 
 
-def verdict_on(spoil=lambda arrays, rank: None, ranks=2):
-    """The verdict on a right causal attention, whose shards are striped. `spoil` changes the arrays of a rank."""
+def verdict_on(spoil=lambda arrays, rank: None, ranks=2, record=lambda arrays, words: None):
+    """On a right causal attention, whose shards are striped. `spoil` changes the arrays of a rank, `record` what a file has."""
     (problem,) = problems_of(ranks, "striped", only=["causal"])
     whole = {f"{LAYER}:{name}": array for name, array in problem.inputs().items()}
     whole.update((f"{LAYER}:{name}", problem.right[name][np.newaxis]) for name in ("out", "dq", "dk", "dv"))
@@ -20,7 +20,9 @@ def verdict_on(spoil=lambda arrays, rank: None, ranks=2):
 
     def write(name, positions, arrays):
         words = {"positions": positions, "attention": {LAYER: {"causal": True, "type": "float32"}}, "modules": [LAYER],
-                 "types": {LAYER: "Attention"}, "loss": 2.5, "of_tokens": None}
+                 "types": {LAYER: "Attention", "other": "Other"}, "loss": 2.5, "of_tokens": None}
+        arrays = dict(arrays)
+        record(arrays, words)
         np.savez(f"{folder}/{name}.npz", words=json.dumps(words), **arrays)
 
     with tempfile.TemporaryDirectory() as folder:
@@ -56,6 +58,24 @@ class Model(unittest.TestCase):
         found = verdict_on(spoil)
         self.assertFalse(found.right, found.report)
         self.assertEqual(found.json["hidden_states_differ_from"], LAYER)
+
+    def test_losses_of_ranks(self):
+        for of_ranks, says in (((1, 2), "loss: right, as the sum over the ranks"), ((6, 6), "mean is multiplied by the ranks")):
+            def record(arrays, words, of_ranks=of_ranks):
+                words.update(of_tokens=[*np.linspace(1, 5, 23), None],
+                             loss=3.0 if words["positions"] is None else of_ranks[words["positions"][0]])
+
+            found = verdict_on(record=record)
+            self.assertIn(says, found.report)
+            self.assertEqual([found.right, found.json["loss_is_right"]], ["right" in says] * 2, found.report)
+
+    def test_another_module_is_named(self):
+        def record(arrays, words):  # angles are those of the first tokens on each rank
+            mine, words["modules"] = words["positions"], ["other", LAYER]
+            arrays["other:got.0"] = np.arange(24.0 if mine is None else len(mine))[:, None] * np.ones(3)
+
+        found = verdict_on(record=record)
+        self.assertEqual(found.json["first_change"], {"module": "other", "mistake": "local-rotary", "tokens": [*range(1, 24)]})
 
     def test_gradients_of_parameters(self):
         for shares, says in (((2, 2), "2 times the right ones"), ((0.5, 0.5), "divided by 2"),

@@ -13,6 +13,7 @@ import numpy as np
 from ring_attention_diagnose import ARRAYS, InputError, assert_right, judged, problems_of
 from ring_attention_diagnose.__main__ import main
 from ring_attention_diagnose.layout import submission_of
+from ring_attention_diagnose.picture import picture_of
 from ring_attention_diagnose.search import Evidence
 
 BOTH, FORWARD, BACKWARD = ("forward", "backward"), ("forward",), ("backward",)
@@ -199,6 +200,17 @@ class Planted(unittest.TestCase):
         with self.assertRaisesRegex(InputError, "mine: sinks has no such input"):
             judged(problems[1:], [{**right[1], "dbias": [("mine", np.zeros((4, 24, 24)))]}])
 
+    def test_says_how_often_parts_count(self):
+        (problem,) = problems_of(3, "zigzag", only=["full"])
+        here, there = (problem.job.tokens_of(rank, 24) for rank in (0, 1))
+        for array, given in (("out", "v"), ("dk", "dout")):  # rank 0 counts twice what it has of rank 1
+            of_rank_1, got = np.zeros_like(getattr(problem, given)), problem.right[array].copy()
+            of_rank_1[:, there] = getattr(problem, given)[:, there]
+            got[:, here] += problem.given({given: of_rank_1}).right[array][:, here]
+            self.assertIn(f"  {array} counts the parts that ranks contribute with these factors (right: 1):\n"
+                          "    rank 0:  1.00  2.00  1.00\n    rank 1:  1.00  1.00  1.00\n",
+                          picture_of(Evidence(problem, {array: got}), "float32"))
+
     def test_in_the_ci_of_another_project(self):
         page = (trials.Path(__file__).resolve().parents[2] / "docs/diagnose.md").read_text(encoding="utf-8")
         code = page.split("## In your CI")[1].split("```py\n")[1].split("```\n")[0]
@@ -224,7 +236,7 @@ class Planted(unittest.TestCase):
                 names = [case["name"] for case in json.load(file)["cases"]]
             for name, problem in zip(names, problems_of(3, only=["full"], repeat=2)):
                 self.assertTrue(np.array_equal(np.load(f"{folder}/{name}/q.npy"), problem.q[None]))
-                np.save(f"{folder}/{name}/out.npy", problem.right["out"][None].astype(np.float32))
+                np.save(f"{folder}/{name}/out.npy", np.asfortranarray(problem.right["out"], ">f4"))  # not in C order
             self.assertEqual(main([folder]), 0, out.getvalue())
             np.save(f"{folder}/full.2/out.npy", -problem.right["out"][None].astype(np.float32))
             self.assertEqual(main([folder]), 1)

@@ -51,7 +51,8 @@ class Values(unittest.TestCase):
     def test_two_three_and_four_dimensions(self):
         four = arrays(1, 1, 11, 8)
         whole = ra.attention(*four[:3], causal=True)
-        gradients = ra.attention_backward(four[3], *four[:3], *whole, causal=True)
+        gradients = ra.attention_backward(four[3], *four[:3], *whole, causal=True, bias=np.zeros((11, 11)))
+        self.assertEqual(gradients.bias.shape, (11, 11))
         for leave_out in (1, 2):
             some = [array.reshape(array.shape[leave_out:]) for array in four]
             out, lse = result = ra.attention(*some[:3], causal=True)
@@ -237,6 +238,8 @@ class Errors(unittest.TestCase):
                          causal=True, positions=(range(5), range(5)), **{word: given})
         self.refused(ra.InputError, "3 sinks for 2 heads", q, k, v, sink=[1, 2, 3])
         self.refused(ValueError, "sink is NaN", q, k, v, sink=[1, np.nan])
+        for wrong in (0, -1.0, np.inf, np.nan):
+            self.refused(ValueError, f"softcap is {wrong}: it must be positive and finite", q, k, v, softcap=wrong)
         self.refused(ValueError, "dropout is 1", q, k, v, dropout=1)
         self.refused(ra.InputError, "same_bits needs arrays of float", q, k, v, same_bits=16)
         self.refused(TypeError, "causa", q, k, v, causa=True)

@@ -19,6 +19,7 @@ import diagnose_rings as rings
 import numpy as np
 import ring_attention as ra
 from ring_attention import _exchange, _own_job
+from ring_attention_diagnose import problems_of
 
 try:
     import torch
@@ -99,6 +100,10 @@ class NumPy(unittest.TestCase):
         self.assertTrue(ra.diagnose(rings.numpy_ring, **words))
         found = ra.diagnose(functools.partial(rings.numpy_ring, wrong=["mask-local"]), **words)
         self.assertEqual(mistakes(found), [["mask-local"]])
+        calls, (problem,) = [], problems_of(2, only=["full"], seed=5, block=8)
+        with self.assertRaisesRegex(ValueError, "returned nothing"):
+            ra.diagnose(lambda q, k, v, case: calls.append(q), ranks=2, only="full", seed=5, block=8, whole=True)
+        self.assertEqual([q.tolist() for q in calls], [problem.inputs()["q"].tolist()] * 2)
 
     def test_a_placement_of_ones_own_in_a_job_of_ones_own(self):
         """Each rank of a job makes the function: it is the same if its name is."""
@@ -115,15 +120,22 @@ class NumPy(unittest.TestCase):
             with self.assertRaisesRegex(ValueError, "the ranks gave different arguments to diagnose"):
                 _exchange.run_ranks(2, lambda rank, comm: diagnosed(comm, f"dealt by {rank}"))
 
-    def test_two_sequences_a_wide_v_and_more_keys_than_queries(self):
-        def dense(q, k, v, case):
+    def test_two_sequences_a_wide_v_a_bias_and_more_keys_than_queries(self):
+        def attention(q, k, v, case):
             self.assertEqual((len(q), v.shape[3]), (case.batch, case.value_dim or case.dim))
-            i = case.first_query + np.arange(q.shape[2])[:, np.newaxis]
-            scores = np.where(np.arange(case.tokens) <= i, case.scale * q @ k.swapaxes(2, 3), -np.inf)
+            rows = np.arange(q.shape[2])
+            if case.comm is not None:  # a rank has its own queries, and all keys after a gather
+                order = np.argsort(sum(case.tokens_of_rank, []))
+                rows = case.queries_of_rank[case.rank] if case.queries else case.positions
+                k, v = (np.concatenate(of_ranks, 2)[:, :, order] for of_ranks in zip(*case.comm.allgather((k, v))))
+            seen = np.arange(case.tokens) <= case.first_query + np.array(rows)[:, np.newaxis]
+            scores = case.scale * q @ k.swapaxes(2, 3) + (0 if case.bias is None else case.bias)
+            scores = np.where(seen | (not case.causal), scores, -np.inf)
             weights = np.exp(scores - scores.max(3, keepdims=True))
             return weights / weights.sum(3, keepdims=True) @ v
 
-        ra.diagnose(dense, whole=True, only="batch,wide-v,more-keys").assert_right()
+        for words in ({"whole": True}, {"placement": "zigzag"}):
+            ra.diagnose(attention, only="bias,batch,wide-v,more-keys", **words).assert_right()
 
     def test_a_race(self):
         calls = []

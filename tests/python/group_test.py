@@ -35,6 +35,22 @@ class Bits(unittest.TestCase):
             with self.subTest(size=size):
                 self.assertEqual(ra.threads(size).run(lambda group: digests({"group": group})), of_mpi(size))
 
+    def test_tiles_have_the_bits_of_one_process(self):
+        rng, words = np.random.default_rng(0), {"causal": True, "documents": [0, 26, 45], "same_bits": 8, "sink": [0.5, -1, 0, 2]}
+        grad, q, k, v = (rng.standard_normal((heads, seq, 8), np.float32) for heads, seq in ((4, 21), (4, 21), (2, 45), (2, 45)))
+        due = ra.attention(q, k, v, **words)
+        back = ra.attention_backward(grad, q, k, v, *due, **words)
+
+        def work(group):
+            place, ring = {"same_bits": 8, "documents": [0, 26, 45], "group": group}, {"seq": (21, 45), "group": group, **words}
+            rows, keys = ra.positions(21, q_offset=24, **place), ra.positions(45, **place)
+            got = ra.ring_attention(q[:, rows], k[:, keys], v[:, keys], **ring)
+            own = ra.ring_attention_backward(grad[:, rows], q[:, rows], k[:, keys], v[:, keys], *got, sink_gradient="sum", **ring)
+            wanted = due.out[:, rows], due.lse[:, rows], back.q[:, rows], back.k[:, keys], back.v[:, keys], back.sink
+            return [one.tobytes() == want.tobytes() for one, want in zip((*got, *own[:3], own.sink), wanted)]
+
+        self.assertEqual(ra.threads(3).run(work), [[True] * 6] * 3)
+
 
 class Threads(unittest.TestCase):
     def test_the_page_shows_code_that_runs(self):
@@ -54,6 +70,15 @@ class Threads(unittest.TestCase):
 
         first, *others = ra.threads(3).run(work)
         self.assertEqual((first.tobytes(), others), (whole.tobytes(), [None, None]))
+        brick = np.arange(10 * 12 * 14.0).reshape(10, 12, 14)
+        for axis, place in ((-1, {"placement": "striped"}), (1, {"same_bits": 4, "documents": [5, 12]}),
+                            (0, {"same_bits": 4, "documents": [0, 3, 15], "q_offset": 5})):
+            def dealt(group, axis=axis, seq=brick.shape[axis], place=place):
+                shard = ra.scatter(None if group.rank else brick, axis=axis, group=group, **place)
+                self.assertEqual(shard.tobytes(), brick.take(ra.positions(seq, group=group, **place), axis).tobytes())
+                return ra.gather(shard, seq=seq, axis=axis, group=group, **place)
+
+            self.assertEqual(ra.threads(3).run(dealt)[0].tobytes(), brick.tobytes(), (axis, place))
         for other in (whole[:2, :5], whole[:, :5].astype(np.float32)):
             with self.assertRaisesRegex(ra.AgreedError, r"rank 0 has gather of float64 \[3, 10, 2\], rank 1 has gather of "):
                 ra.threads(2).run(lambda group: ra.gather(other if group.rank else whole[:, 5:], seq=10, group=group))  # noqa: B023
@@ -95,7 +120,7 @@ class Threads(unittest.TestCase):
                 with self.assertRaises(ra.AgreedError) as caught:
                     attend(group, **words)
                 texts.append(str(caught.exception))
-            for words in ({"causal": True}, {"window": (3, -1)}):
+            for words in ({"causal": True}, {"window": (3, -1)}, {"window": (-1, 5)}, {"q_offset": 4}):
                 with self.assertRaises(ra.AgreedError) as caught:
                     attend(group, **(words if group.rank else {}))
                 texts.append(str(caught.exception))
@@ -107,10 +132,11 @@ class Threads(unittest.TestCase):
             return [*texts, str(caught.exception), attend(group).out.shape]
 
         first, *others = ra.threads(3).run(work)
-        self.assertEqual([first[:7]] * 2, [other[:7] for other in others])
+        self.assertEqual([first[:9]] * 2, [other[:9] for other in others])
         for text, part in zip(first, ("rank 0 has scale 1, rank 1 has scale 2", "rank 1: dropout is 2", "transport is 'odd-even'",
                                       "rank 0 has causal=False and no right side of window (None, or -1), rank 1 has causal=True",
                                       "rank 0 has no left side of window (None, or -1), rank 1 has window=(3, ...)",
+                                      "rank 1 has window=(..., 5)", "rank 0 has q_offset 0, rank 1 has q_offset 4",
                                       "rank 0 has scatter, rank 1 has ring_attention", "rank 2: ulysses is 0")):
             self.assertIn(part, text)
 
