@@ -51,6 +51,9 @@ def test_numbers_replace_those_of_a_name(program):
     assert (named["parameters"], named["best"]) == (given["parameters"], given["best"])
     slow = plan(program, "--flops", 100)
     assert slow["best"]["time"]["attention"] > 6 * named["best"]["time"]["attention"]
+    fast = plan(program, "--flops", 5000)  # more than the 989 of the data sheet: then that is no peak
+    share = [report["utilisation"] / report["tokens_per_second"] for report in (named, fast)]
+    assert share[0] / share[1] == pytest.approx(5000 / 989)
 
 
 CONFIG = {"model_type": "own", "num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32,

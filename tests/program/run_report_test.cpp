@@ -160,7 +160,9 @@ TEST(RunReport, NaNIsPrintedAsNaN) {
 }
 
 TEST(RunReport, JsonHasTheFigures) {
-  const auto json = nlohmann::json::parse(to_json(of_two_ranks(), of_one_token()));
+  RunReport report = of_two_ranks();
+  report.ranks[1].backward_exposed_seconds = 0.25;
+  const auto json = nlohmann::json::parse(to_json(report, of_one_token()));
   EXPECT_EQ(json["ok"], true);
   EXPECT_EQ(json["q_shape"], (std::vector<Index>{1, 4, 1, 16}));
   EXPECT_EQ(json["kv_shape"], (std::vector<Index>{1, 2, 1, 16}));
@@ -170,6 +172,7 @@ TEST(RunReport, JsonHasTheFigures) {
   EXPECT_EQ(json["bytes_moved"], 256);
   EXPECT_EQ(json["tensor_bytes"], 2048);
   EXPECT_EQ(json["forward_exposed_seconds"], 0.125);
+  EXPECT_EQ(json["backward_exposed_seconds"], 0.25);
   EXPECT_EQ(json["seed"], 1);
   EXPECT_EQ(json["per_rank"].size(), 2U);
   EXPECT_FALSE(json.contains("files"));

@@ -204,6 +204,21 @@ class NumPy(unittest.TestCase):
                 ra.diagnose(function, only="full,causal")
             self.assertLess(time.monotonic() - begin, 5)
 
+    def test_a_message_is_a_copy(self):
+        """Of a list too: a rank that uses its buffer again changes nothing."""
+        def ring(q, _k, _v, case):
+            buffer = np.full(2, case.rank)
+            case.comm.send([buffer], (case.rank + 1) % 3)
+            buffer[:] = -1
+            case.comm.send(0, (case.rank + 1) % 3, tag=1)
+            case.comm.recv(source=(case.rank - 1) % 3, tag=1)
+            got.append(int(case.comm.recv(source=(case.rank - 1) % 3)[0][0]) - (case.rank - 1) % 3)
+            return q
+
+        got = []
+        ra.diagnose(ring, only="full")
+        self.assertEqual(set(got), {0})
+
     def test_bad_arguments(self):
         for text, words in (("there is none: take some of full, causal", {"only": "full,none"}),
                             ("ranks is 0", {"ranks": 0}), ("placement is 'snake'", {"placement": "snake"}),

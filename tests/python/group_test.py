@@ -120,7 +120,7 @@ class Threads(unittest.TestCase):
                 with self.assertRaises(ra.AgreedError) as caught:
                     attend(group, **words)
                 texts.append(str(caught.exception))
-            for words in ({"causal": True}, {"window": (3, -1)}, {"window": (-1, 5)}, {"q_offset": 4}):
+            for words in ({"causal": True}, {"window": (3, -1)}, {"window": (-1, 5)}, {"q_offset": -4}):
                 with self.assertRaises(ra.AgreedError) as caught:
                     attend(group, **(words if group.rank else {}))
                 texts.append(str(caught.exception))
@@ -136,7 +136,7 @@ class Threads(unittest.TestCase):
         for text, part in zip(first, ("rank 0 has scale 1, rank 1 has scale 2", "rank 1: dropout is 2", "transport is 'odd-even'",
                                       "rank 0 has causal=False and no right side of window (None, or -1), rank 1 has causal=True",
                                       "rank 0 has no left side of window (None, or -1), rank 1 has window=(3, ...)",
-                                      "rank 1 has window=(..., 5)", "rank 0 has q_offset 0, rank 1 has q_offset 4",
+                                      "rank 1 has window=(..., 5)", "rank 0 has q_offset 0, rank 1 has q_offset -4",
                                       "rank 0 has scatter, rank 1 has ring_attention", "rank 2: ulysses is 0")):
             self.assertIn(part, text)
 
