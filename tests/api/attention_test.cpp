@@ -43,7 +43,7 @@ void expect_the_same_bits(const Case& what, const std::string& partition) {
   const auto want_gradients = own.differentiate(want);
 
   Attention attention{mpi(MPI_COMM_WORLD), cores(), division};
-  AttentionResult<T> into{Tensor<T>(own.q.shape()), Tensor<T>(own.q.shape().per_row())};
+  AttentionResult<T> into{Tensor<T>(want.out.shape()), Tensor<T>(own.q.shape().per_row())};
   Gradients<T> gradients{Tensor<T>(own.q.shape()),
                          Tensor<T>(own.k.shape()),
                          Tensor<T>(own.v.shape()),
@@ -74,7 +74,8 @@ TEST(Attention, WritesTheSameBitsToTheCallersArrays) {
                     .keys = 23,
                     .dim = 4,
                     .scoring = {0.5, Mask::causal()},
-                    .kind = PlacementKind::zigzag};
+                    .kind = PlacementKind::zigzag,
+                    .value_dim = 3};
     expect_the_same_bits<float>(what, partition);
     expect_the_same_bits<double>(what, partition);
   }
@@ -123,8 +124,10 @@ struct Notes : Observer {
         (hop.channel == Channel::kv ? "K,V from " : "dK,dV from ") + std::to_string(hop.ring.prev()) + "; ";
   }
   void beats() override { ++tiles; }
+  void exchanged(const PieceExchange&, double seconds) override { waited += seconds; }
   std::string text;
   int tiles = 0;
+  double waited = 0;
 };
 
 TEST(Attention, TellsItsObserversEachStepAndHop) {
@@ -144,6 +147,24 @@ TEST(Attention, TellsItsObserversEachStepAndHop) {
   }
   EXPECT_EQ(notes.text, text + "finish; ");
   EXPECT_GE(notes.tiles, comm.size());
+}
+
+// The ranks keep their groups from call to call: the second call waits for its own exchanges only.
+TEST(Attention, TellsItsObserversOfEveryPartition) {
+  const Communicator comm(MPI_COMM_WORLD);
+  const Case what{.kv_heads = comm.size(), .queries = 11, .keys = 11};
+  const auto problem = make_gradient_problem<float>(make_problem<float>(what), random_grad_out<float>(what));
+  for (const std::string partition : {"ring", "ulysses", "hybrid", "all-gather"}) {
+    const Division division = division_of(partition, comm.size());
+    const User<float> own(problem, partition, division.share_heads.value_or(1));
+    Notes notes;
+    const Attention watched{observed(mpi(MPI_COMM_WORLD), {&notes}), observed(cores(), {&notes}), division};
+    const auto result = forward(watched, own.q, own.k, own.v, own.placement, own.scoring);
+    (void)backward(watched, own.q, own.k, own.v, result, own.grad_out, own.placement, own.scoring);
+    EXPECT_NE(notes.text.find("finish; backward; step 0; "), std::string::npos) << partition << notes.text;
+    EXPECT_GE(notes.tiles, 2 * own.grid.ring.size) << partition;
+    EXPECT_NEAR(notes.waited, exchanged(watched.ranks->links(own.grid)).exposed_seconds, 1e-9);
+  }
 }
 
 /// Each row of an array times scale * the number of the row.

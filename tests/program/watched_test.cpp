@@ -17,6 +17,7 @@ struct Diary {
   std::string text;
   Activity activity;
   ActivityObserver observer{activity};
+  int moved = 0;  // calls of progress() that arrived
 
   void note(const std::string& what) { text += what + "; "; }
   void note_compute() { note(activity.describe() + " done"); }
@@ -31,6 +32,7 @@ class DiaryTransport : public TransportAdapter {
     diary_.note(name_ + "start");
     TransportAdapter::start(hop);
   }
+  void progress() override { ++diary_.moved; }
   void finish() override {
     diary_.note(name_ + "finish (" + diary_.activity.describe() + ")");
     TransportAdapter::finish();
@@ -73,6 +75,7 @@ TEST(RingForward, TellsTheWatchdogAboutEveryStep) {
     const auto transport = observed_transport(world, rank, Channel::kv, "", own);
     ring_forward(engine, *transport, kv);
     EXPECT_GE(own.activity.beats(), 3u + 2 + 1 + 3) << "phases and tiles";
+    EXPECT_EQ(own.moved, 3) << "tiles, in which messages move";
     if (rank == 1) diary = own.text;
   });
   EXPECT_EQ(diary,
