@@ -4,10 +4,13 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <memory>
+#include <new>
 
 #include "ring_attention/attention/mask_sets.hpp"
 #include "ring_attention/core/random.hpp"
 #include "ring_attention/observed_call.hpp"
+#include "ring_attention/parallel/cpu_device.hpp"
 #include "ring_attention/parallel/same_bits_processor.hpp"
 #include "ring_attention/ring_attention.hpp"
 #include "support/agreed_error.hpp"
@@ -207,6 +210,9 @@ TEST(Arguments, ProcessorsThatCannotBe) {
   expect_refused_on_some([](auto& a) { a.attention.processor = cores(0); }, "a rank has at least 1 thread");
   expect_refused_on_some([](auto& a) { a.attention.processor = cores(2); },
                          "more than 1 thread needs MPI_THREAD_FUNNELED");
+  expect_refused_on_some(
+      [](auto& a) { a.attention = {observed(a.attention.ranks, {}), observed(cores(2), {})}; },
+      "more than 1 thread needs MPI_THREAD_FUNNELED");
   for (const Isa isa : {Isa::neon, Isa::generic, Isa::avx512})
     if (std::ranges::count(available_isas(), isa) == 0)
       expect_refused_on_some([&](auto& a) { a.attention.processor = cores(1, isa); },
@@ -215,6 +221,22 @@ TEST(Arguments, ProcessorsThatCannotBe) {
   Arguments<double> doubles;
   doubles.attention.processor = ring_attention::same_bits(256);
   EXPECT_THROW(doubles.forward(), AgreedError);
+}
+
+/// Its engines find no memory.
+struct NoMemory : CpuDevice<float> {
+  std::unique_ptr<Engine<float>> forward(const Scoring&, View<const float>, const TokenRanges&,
+                                         View<const float>, const ExpectedKeys&) const override {
+    throw std::bad_alloc();
+  }
+};
+
+TEST(Arguments, WithoutMemoryForAnEngine) {
+  Arguments<float> a;
+  const int last = placed(0).ranks() - 1;
+  if (rank_of_world() == last) a.attention.processor.floats = std::make_shared<NoMemory>();
+  EXPECT_EQ(agreed_message([&] { a.forward(); }).find("rank " + std::to_string(last) + " is out of memory"),
+            0);
 }
 
 TEST(Arguments, WithoutACommunicator) {
@@ -292,6 +314,7 @@ TEST(Disagreement, OnBiasSinksAndDropout) {
   };
   refused({.seed = 3 + static_cast<std::uint64_t>(other)}, "seed 3");
   refused({.step = static_cast<std::uint64_t>(other)}, "step 0");
+  refused({.layer = other}, "layer 0");
   expect_refused([&](auto& a) { a.scoring.sinks = {0, 0, 0, 2 - 0.5 * static_cast<double>(other)}; },
                  "rank 0 has a sink 2");
 }
