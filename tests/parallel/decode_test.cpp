@@ -124,6 +124,33 @@ TEST(Decode, TheBitsDoNotDependOnTheThreads) {
     EXPECT_TRUE(same_bits(run_loopback_decode(problem, what.keys - 2, 2, threads)[0], one[0]));
 }
 
+// With exact sums: the row of a forward. Three pieces of the keys on one rank, and more tiles than a narrow row takes.
+TEST(Decode, OfTheSameBitsIsTheRowOfAForward) {
+  constexpr Index tile = 2, tokens = 2 * decode_piece + 7;
+  const Tiling tiling(tile);
+  const TokenRanges newest{{tokens - 1, 1, 1}};
+  for (const std::vector<double>& slopes : {std::vector<double>{}, alibi_slopes(4)}) {
+    const Scoring scoring{0.5, Mask::causal(), slopes, {0.5, -1, 3, 0}};
+    const auto [q, k, v] = random_inputs<float>(decode_case(tokens, 2, scoring));
+    const Tensor<float> row = rows_of(q, newest);
+    SameBitsEngine engine(scoring, {.same_bits = tile});
+    engine.begin(row, newest);
+    engine.accumulate({k, v, whole(tokens)});
+    const AttentionResult<float> want = engine.finish();
+    for (const int ranks : {1, 3}) {
+      LoopbackWorld world(ranks);
+      world.run([&](int rank) {
+        PeerAllToAll link(world.peers(rank), Axis{1, ranks});
+        const Placement prompt(PlacementKind::striped, tiling.cuts(tokens), ranks);
+        const Tensor<float> own_k = rows_of(k, prompt.ranges(rank)), own_v = rows_of(v, prompt.ranges(rank));
+        const ShardedCache<float> cache(tokens, prompt, rank, own_k.view(), own_v.view(), tiling);
+        EXPECT_TRUE(
+            same_bits(decode<CpuEngine<float>>(link, row.view(), cache, scoring, {.same_bits = tile}), want));
+      });
+    }
+  }
+}
+
 TEST(Decode, BytesAreThoseOfTheRowAndNotOfTheCache) {
   for (const int ranks : rank_numbers)
     for (const Index tokens : {10, 300}) {
