@@ -74,11 +74,11 @@ class TraceTest(harness.CommandTest):
         return sums
 
     def test_report_and_trace_agree(self):
-        for words in (
-            "--causal --backward",
-            "--backward --transport odd-even",
-            "--parallel hybrid --ulysses 2 --backward",
-            "--parallel all-gather --causal --placement zigzag",
+        for words, *shared in (
+            ("--causal --backward", "ring", 4, 1, "contiguous"),
+            ("--backward --transport odd-even", "ring", 4, 1, "contiguous"),
+            ("--parallel hybrid --ulysses 2 --backward", "hybrid", 2, 2, "contiguous"),
+            ("--parallel all-gather --causal --placement zigzag", "all-gather", 4, 1, "zigzag"),
         ):
             with self.subTest(words):
                 words = f"run --random 1,4,66,8 --json --trace trace.json {words}"
@@ -90,6 +90,25 @@ class TraceTest(harness.CommandTest):
                 for rank, waited in zip(report["per_rank"], self.waits(events, 4)):
                     seconds = rank["forward_exposed_seconds"] + rank["backward_exposed_seconds"]
                     self.assertAlmostEqual(waited, 1e6 * seconds, delta=0.1)
+                    self.assertGreater(seconds, 0)
+                self.assert_described(events, ["forward", "backward"][:1 + ("--backward" in words)], *shared)
+
+    def assert_described(self, events, passes, partition, ring, ulysses, placement):
+        """How four ranks share the attention; the heads of each pass; the line and the neighbours of each hop."""
+        lines = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e.get("name") == "thread_name"}
+        hops = [event for event in events if event.get("name") == "hop"]
+        steps = ring if partition != "all-gather" else 1
+        due = {"K,V": 4 * len(passes) * (steps - 1), "dK,dV": 4 * steps * (len(passes) - 1)}
+        self.assertEqual(collections.Counter(lines[e["pid"], e["tid"]] for e in hops), collections.Counter(due))
+        for rank, to, back in ((e["pid"], e["args"]["to"], e["args"]["from"]) for e in hops):
+            self.assertEqual((to, back), ((rank + ulysses) % 4, (rank - ulysses) % 4))
+        for args in (event["args"] for event in events if event.get("name") == "attention"):
+            said = [args[field] for field in ("partition", "ring", "ulysses", "placement", "heads")]
+            self.assertEqual(said, [partition, ring, ulysses, placement, 4])
+        for rank in range(4):
+            begun = [(e["name"], *e["args"]["heads"]) for e in events if e["ph"] == "i" and e["pid"] == rank]
+            first, own = rank % ulysses * 4 // ulysses, 4 // ulysses
+            self.assertEqual(begun, [(name, first, first + own) for name in passes])
 
     def test_every_visible_pair_is_computed_once(self):
         """With the keys of the rank that the step says, in each placement."""

@@ -6,6 +6,7 @@
 #include <thread>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "ring_attention/core/allocation.hpp"
 #include "ring_attention/core/view.hpp"
@@ -97,6 +98,11 @@ TEST(Allocation, CountsBytesAliveAndTheirPeak) {
   EXPECT_EQ(allocation::current(), current);
   EXPECT_EQ(allocation::peak(), current + 120);
   EXPECT_EQ(allocation::count(), count + 3);
+}
+
+TEST(Allocation, TheLargestMemoryOfTheProcessIsInBytes) {
+  const std::vector<char> touched(std::size_t{64} << 20U, 'x');
+  EXPECT_GE(allocation::process_peak(), std::ssize(touched));
 }
 
 TEST(Allocation, AMoveAllocatesNothing) {

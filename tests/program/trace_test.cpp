@@ -68,5 +68,10 @@ TEST(TraceOfPeers, AnotherMachineHasAnOffset) {
   EXPECT_LE(std::abs(found.at(2).at("offset_us").get<double>()), round_trip / 2 + 1);  // it is the same clock
 }
 
+TEST(TraceOfPeers, AnOffsetIsAddedToTheOwnClock) {
+  const Trace trace(0, 1, [](const std::string&) {}, {.seconds = 5});
+  EXPECT_GE(trace.now(), 5e6);
+}
+
 }  // namespace
 }  // namespace ring_attention::test
