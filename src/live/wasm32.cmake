@@ -7,6 +7,10 @@ set(CMAKE_C_COMPILER "${zig}" cc)
 set(CMAKE_C_COMPILER_TARGET wasm32-wasi)
 set(CMAKE_CXX_COMPILER_TARGET wasm32-wasi)
 set(CMAKE_TRY_COMPILE_TARGET_TYPE STATIC_LIBRARY)
+set(CMAKE_C_ARCHIVE_CREATE "\"${zig}\" ar qcs <TARGET> <OBJECTS>") # a bare Debian has no ar
+set(CMAKE_CXX_ARCHIVE_CREATE "${CMAKE_C_ARCHIVE_CREATE}")
+set(CMAKE_C_ARCHIVE_FINISH "")
+set(CMAKE_CXX_ARCHIVE_FINISH "")
 set(CMAKE_HAVE_LIBC_PTHREAD TRUE)
 
 # The wheel's driver compiles C++ for WASI without exceptions, threads and files: CMakeLists.txt here makes a library that has
