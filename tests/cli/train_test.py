@@ -55,7 +55,7 @@ class TrainCase(harness.CommandTest):
     def train_until(self, steps, ranks, *words):
         """Trains, and kills the job when it has saved so many steps."""
         name = words[words.index("--checkpoint") + 1]
-        with harness.Job(ranks, "train", *words, "--checkpoint-every", 1, cwd=self.folder) as job:
+        with harness.Job(ranks, "train", *words, "--checkpoint-every", 2, cwd=self.folder) as job:
             job.until(lambda: self.steps_in(name) >= steps, f"{steps} steps were saved")
             self.kill(job)
 
@@ -63,9 +63,11 @@ class TrainCase(harness.CommandTest):
         """A training on two ranks, killed and resumed on others, is near to the undisturbed one."""
         words = (*DOUBLE, "--steps", steps)
         self.train(2, *words, "--checkpoint", "whole")
-        self.train_until(steps // 2 - 1, 2, *words, "--checkpoint", "part")
+        self.train_until(steps // 3, 2, *words, "--checkpoint", "part")
         report = self.train(ranks, *words, "--checkpoint", "part", "--trace", "trace.json", *mesh)
-        self.assertGreaterEqual(report["first_step"], steps // 2 - 1)
+        self.assertGreaterEqual(report["first_step"], steps // 3)
+        self.assertEqual(report["first_step"] % 2, 0, "of --checkpoint-every")
+        self.assertAlmostEqual(report["tokens_per_second"] * report["train_seconds"], 4096 * (steps - report["first_step"]), 3)
         self.assertEqual(report["resumed_from"], f"part/step_{report['first_step']}")
         self.assertEqual([point["step"] for point in report["curve"]], list(range(steps)))
         with open(self.path("trace.json"), encoding="utf-8") as file:
@@ -113,7 +115,7 @@ class TrainTest(TrainCase):
         self.assertEqual((report["first_step"], report["checkpoint"], report["fsdp"]), (0, "", False))
         self.assertEqual([row["length"] for row in report["evaluations"]], [64, 256])
         for row in report["evaluations"]:
-            self.assertEqual(row["window"], row["length"] // 4)
+            self.assertEqual((row["labels"], row["window"]), (2048 // 16, row["length"] // 4))
             self.assertTrue(row["window_possible"] < row["possible"] <= 1)
         # embedding and its norm; norms, wq, wk, wv, wo, w1, w2
         parameters = 514 * 16 + 16 + 2 * 16 + 16 * 16 + 2 * 16 * 8 + 16 * 16 + 2 * 16 * 24
@@ -124,6 +126,19 @@ class TrainTest(TrainCase):
         for words in ("on 2 ranks", "tensor 1, ulysses 1, ring 2, data 1; ring takes the ranks that are left",
                       "line retrieval, seed 1", "     3     300", "tokens/s", "window", "possible"):
             self.assertIn(words, out)
+        rows = [[*map(float, line.split())] for line in out.partition("  length  labels ")[2].splitlines()[1:]]
+        self.assertTrue(all(possible == 1 > in_window for *_, possible, _, _, in_window in rows), rows)
+        self.assertTrue(any(accuracy != in_window for _, _, accuracy, _, _, in_window, _ in rows), rows)
+
+    def test_the_seed_and_the_sequences_of_each_step(self):
+        """A rate of 1e-300 changes no weight: another loss is that of other sequences."""
+        losses, weights = set(), []
+        for seed in (1, 2):
+            words = ("--rate", "1e-300", "--steps", 3, "--seed", seed, "--checkpoint", f"seed{seed}")
+            losses |= {point["loss"] for point in self.train(1, *MODEL, *words, launcher=False)["curve"]}
+            weights.append(self.array(f"seed{seed}/step_3/parameters.npy"))
+        self.assertEqual(len(losses), 6)
+        self.assertGreater(np.mean(weights[0] != weights[1]), 0.9)
 
     # ---- checkpoints
 
@@ -154,13 +169,13 @@ class TrainTest(TrainCase):
         self.check_another_mesh(4, "--tensor", 2, "--data", 2, "--fsdp", steps=12)
 
     def test_says_where_it_resumes(self):
-        words = ("train", *MODEL, "--steps", 3, "--checkpoint", "a/deep/one")
-        self.assertIn("saved   a/deep/one/step_3\n", self.run_well(2, *words).out)
-        before = self.checkpoint("a/deep/one", 3)
+        words = ("train", *MODEL, "--steps", 10, "--checkpoint", "a/deep/one")
+        self.assertIn("saved   a/deep/one/step_10\n", self.run_well(2, *words).out)
+        before = self.checkpoint("a/deep/one", 10)
         os.mkdir(self.path("a/deep/one/step_2"))  # a kill may leave an older one
         out = self.run_well(2, *words).out
-        self.assertIn("  resumes at step 3, from a/deep/one/step_3\n", out)
-        self.assertEqual(self.checkpoint("a/deep/one", 3), before)
+        self.assertIn("  resumes at step 10, from a/deep/one/step_10\n", out)
+        self.assertEqual(self.checkpoint("a/deep/one", 10), before)
 
     @unittest.skipUnless(harness.HAS_PROC, "ranks are found through /proc, which is not here")
     def test_killed_at_random_moments(self):
@@ -220,6 +235,7 @@ class TrainTest(TrainCase):
         self.train(2, *words)
         for other, said in (
             (("--seed", 7), "seed is 1 there and 7 here"),
+            (("--rate", 0.5), "rate is 0.01 there and 0.5 here"),
             (("--dtype", "float64"), 'dtype is "float32" there and "float64" here'),
             (("--layers", 2), "model layers is 1 there and 2 here"),
         ):
