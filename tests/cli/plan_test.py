@@ -31,6 +31,8 @@ def check_account(mesh, ranks):
 @pytest.mark.parametrize("machine", ("8xa100", "tpu-v4"))
 def test_the_accounts_add_up(program, phase, model, machine):
     report = plan(program, "--phase", phase, "--model", model, "--machine", machine, "--ranks", 64)
+    tokens = report["batch"] * (1 if phase == "decode" else report["context"])
+    assert report["tokens_per_second"] * report["best"]["seconds"] == pytest.approx(tokens)
     for mesh in (report["best"], *report["neighbours"]):
         check_account(mesh, 64)
         if report["best"]["fits"] and mesh["fits"]:
@@ -54,6 +56,9 @@ def test_numbers_replace_those_of_a_name(program):
     fast = plan(program, "--flops", 5000)  # more than the 989 of the data sheet: then that is no peak
     share = [report["utilisation"] / report["tokens_per_second"] for report in (named, fast)]
     assert share[0] / share[1] == pytest.approx(5000 / 989)
+    assert ("  a device  100 TFLOP/s in products, 100 in attention, 90 GB at 3.35 TB/s\n"
+            "  a node    4 devices, 11 GB/s between two of them; 3 NICs of 7 GB/s\n") in plan_text(
+                program, *"--flops 100 --memory 90 --node 4 --link 11 --nics 3 --nic 7".split())
 
 
 CONFIG = {"model_type": "own", "num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32,
@@ -100,8 +105,8 @@ def test_a_pipeline(program):
      ("It fits", "memory of a rank", "checkpoints", "time of a step", "exposed communication", "Why this mesh", "of which",
       "The longest context on these ranks")),
     (("--model", "llama-3-405b"), ("It does not fit", "128 ranks would do")),
-    (("--model", "llama-3-405b", "--context", 8192, "--batch", 2048, "--ranks", 16384, "--tensor", 8, "--pipeline", 16, "--data", 128),
-     ("16 micro-batches, at most 16.0 in flight, a bubble of 93.8 %", "model FLOP utilisation")),
+    (("--model", "llama-3-405b", "--context", 8192, "--batch", 2048, "--ranks", 16384, "--tensor", 8, "--pipeline", 16, "--data", 128,
+      "--micro-batch", 2), ("8 micro-batches, at most 8.0 in flight, a bubble of 187.5 %", "model FLOP utilisation")),
 ))
 def test_text(program, words, said):
     out = plan_text(program, *words)
@@ -134,7 +139,9 @@ def test_placements(program, words):
 
 
 def test_the_text_of_placements(program):
-    out = plan_text(program, "placements", "--seq", "1000", "--ranks", "3")
+    words = ("placements", "--seq", "1000", "--ranks", "3", "--causal")
+    out, row = plan_text(program, *words), plan(program, *words)["placements"]["contiguous"]
+    assert re.search("contiguous +{busiest:.2f} +{finish:.2f} +{hops:.2f} +{ranges}\n".format(**row), out), out
     assert re.search(r"balanced: chunks of 64 tokens, found in .*; no deal of them is below 1\.\d\d\n", out), out
     assert program.run_well(1, *"plan placements --seq 1 --ranks 2048".split(), launcher=False).err == ""
 

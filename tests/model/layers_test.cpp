@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "model/feed_forward.hpp"
 #include "model/heads.hpp"
 #include "model/layer.hpp"
@@ -74,6 +76,16 @@ TEST(Layers, RmsNorm) {
   add_rms_norm_gradient<double>(x, gain, grad_y, grad_x, grad_gain);
   expect_slopes(grad_x, x, loss);
   expect_slopes(grad_gain, gain, loss);
+}
+
+// Pair i turns by position * theta^(-2 i / columns); what is behind these columns stays.
+TEST(Layers, RotaryAngles) {
+  Array x({1, 1, 1, 6}, 1.0);
+  rotate<double>(x, {{3, 1, 1}}, 4, 100, 1);
+  for (const auto& [pair, angle] : {std::pair(0, 3.0), std::pair(1, 0.3), std::pair(2, 0.0)}) {
+    EXPECT_NEAR(x.data()[2 * pair], std::cos(angle) - std::sin(angle), 1e-14);
+    EXPECT_NEAR(x.data()[2 * pair + 1], std::sin(angle) + std::cos(angle), 1e-14);
+  }
 }
 
 TEST(Layers, RotaryPositions) {

@@ -55,6 +55,7 @@ TEST(Clipping, TheStepUsesAGradientOfTheLargestNorm) {
     Recipe recipe = small_recipe();
     recipe.clip = clip;
     const StepReport report = train_step(model, adam, recipe, own);
+    EXPECT_EQ(report.rate, rate_at(recipe, 0));
     double squares = 0;  // of the first moments: 0.1 of the clipped gradient
     for (std::size_t array = 0; array < model.weights().arrays(); ++array)
       for (const double m : adam.first(array)) squares += m * m;
@@ -86,6 +87,20 @@ TEST(Parameters, StartAsNormalNumbersOfTheirDeviation) {
       EXPECT_NEAR(std::sqrt(squares / n), p.deviation, 3 * p.deviation / std::sqrt(n)) << p.name;
     }
   }
+}
+
+TEST(Parameters, StartWithOtherNumbersForEachSeedLayerAndMatrix) {
+  const ParameterLayout layout = layer_layout(small_shape(), TensorPart(small_shape(), 0, 1));
+  const auto start = [&](std::uint64_t seed, Index layer, const char* name) {
+    std::vector<double> flat(static_cast<std::size_t>(layout.size()));
+    initialise(layout, seed, layer, {0, layout.size()}, std::span(flat));
+    const std::span<double> matrix = layout.view(std::span(flat), name).elements();
+    return std::vector<double>(matrix.begin(), matrix.end());
+  };
+  const std::vector<double> first = start(1, 0, "wk");
+  EXPECT_NE(start(2, 0, "wk"), first);
+  EXPECT_NE(start(1, 1, "wk"), first);
+  EXPECT_NE(start(1, 0, "wv"), first);
 }
 
 TEST(Parameters, MatricesOfLayersDecayAndNoOthers) {

@@ -39,6 +39,8 @@ TEST(Memory, PrefillAndDecodeByHand) {
   EXPECT_EQ(parts["weights"], 2 * parameters);
   EXPECT_EQ(parts["KV cache"], 2 * 2 * 3 * 256 * 2 * 4 * 2);
   EXPECT_EQ(parts["attention"], 3 * 256 * 32 * (2 * 2 + 4) + 3 * 256 * 8 * 2 * 4);
+  EXPECT_EQ(parts["residual stream"], 2 * 3 * 256 * 32 * 2);
+  EXPECT_EQ(parts["feed-forward"], 3 * 3 * 256 * 64 * 2);
   parts = by_name(memory({tiny, Phase::decode, 1024, 3}, {4, 1, 2, 1}));
   EXPECT_EQ(parts["weights"], 2 * parameters / 4);
   EXPECT_EQ(parts["KV cache"], 2 * 2 * 3 * 512 * 1 * 4 * 2) << "one of two KV heads on each of four ranks";

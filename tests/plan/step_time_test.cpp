@@ -73,6 +73,18 @@ TEST(StepTime, TensorRanksReduceTwiceALayer) {
   EXPECT_DOUBLE_EQ(time.linear, 2 * layer_parameters * 100 / 4);
 }
 
+// q, k, v, out; q, k, v again; dO, dQ, dK, dV. The forward's all-reduces again, and the backward's.
+TEST(StepTime, TrainingSendsAndMergesMoreThanAPrefill) {
+  const auto times = [](Phase phase, const Mesh& mesh) {
+    return step_time({one_layer, phase, 100, 1}, mesh, machine(2, 1));
+  };
+  const auto [prefill, training] = std::pair(Phase::prefill, Phase::training);
+  const Mesh tensor{4, 1, 1, 1}, ulysses{1, 4, 1, 1}, ring{1, 1, 4, 1};
+  EXPECT_DOUBLE_EQ(times(training, ulysses).all_to_all, 11 / 4.0 * times(prefill, ulysses).all_to_all);
+  EXPECT_DOUBLE_EQ(times(training, tensor).tensor, 3 * times(prefill, tensor).tensor);
+  EXPECT_DOUBLE_EQ(times(training, ring).merge, 2 * times(prefill, ring).merge);
+}
+
 TEST(StepTime, WeightsHideBehindALayer) {
   const Workload work{one_layer, Phase::training, 100, 2};
   EXPECT_EQ(step_time(work, {1, 1, 1, 2}, machine(1, 1)).weights, 0);
