@@ -79,6 +79,12 @@ def test_a_world_of_another_size(program):
         program.refuse(ranks, ("run", *RANDOM, "--expect-ranks", "4"), ("--expect-ranks", said, "mpirun"))
 
 
+def test_ranks_that_are_started_with_other_flags(program):
+    other = (":", "-n", 1, harness.PROGRAM, "run", *RANDOM, "--causal")
+    program.assert_refused(program.run_ranks(1, "run", *RANDOM, *other),
+                           "the ranks disagree on --causal: rank 0 has its default, rank 1 has true")
+
+
 @pytest.mark.parametrize("words, said", (
     ((), ("subcommand", "ring-attention --help")), (("walk",), ("walk", "ring-attention --help")), (("--bogus",), ("--bogus", "--help")),
     (("example", "--bogus"), ("--bogus", "example --help")),

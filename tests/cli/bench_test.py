@@ -54,6 +54,9 @@ def test_the_backward(program, ranks, words):
         assert flop(backward) / flop(forward) == pytest.approx(2.5, 1e-7)
         if ranks > 1:
             assert moved(backward) == pytest.approx((2 * ranks - 1) * report["hop_bytes"], 1e-7)
+            for row in (forward, backward):
+                both = row["compute_seconds"] + row["messages_seconds"]
+                assert row["in_turn_model_seconds"] == pytest.approx(both, 1e-7)
 
 
 @pytest.mark.parametrize("dim, words, tile", (

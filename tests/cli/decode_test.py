@@ -57,13 +57,14 @@ def test_it_is_what_run_writes(program):
 
 
 def test_messages_do_not_grow_with_the_cache(program):
-    for tokens in (20, 200):
+    for tokens in (21, 201):
         out = program.run_well(2, "decode", "--random", f"1,4,{tokens},16", "--kv-heads", 2, "--prompt", tokens - 4,
                                "--check", "--json").out
         report = json.loads(out)
         assert report["bytes_per_token"] == 4 * 2 * (18 + 17)
-        assert report["cache_bytes"] == 2 * 2 * (tokens // 2) * 16 * 4
-        assert report["ring_bytes_per_token"] == report["cache_bytes"]
+        assert report["cache_bytes"] == 2 * 2 * (tokens // 2 + 1) * 16 * 4
+        assert report["ring_bytes_per_token"] == report["cache_bytes"]  # from the rank with fewer tokens
+        assert report["tokens_per_second"] * report["decode_seconds"] == pytest.approx(4)
 
 
 def test_text(program):
@@ -97,14 +98,13 @@ def test_refuses(program, words, said):
 
 @pytest.mark.parametrize("ranks", harness.first(2, 1, 3, 2))
 def test_bench(program, ranks):
-    words = "bench decode --repetitions 1 --json --seq 640 --heads 4 --kv-heads 2 --dim 16".split()
+    words = "bench decode --repetitions 1 --json --seq 640 --heads 6 --kv-heads 2 --dim 16".split()
     rows = json.loads(program.run_well(ranks, *words).out)["lengths"]
     assert [row["tokens"] for row in rows] == [10, 80, 640]
     for row in rows:
         assert row["cache_bytes"] == 2 * 2 * -(-row["tokens"] // ranks) * 16 * 4
-        assert row["sent_bytes"] == rows[0]["sent_bytes"]
-        if ranks < 3:  # of each head out, its maximum and sum to one of two ranks, and out and lse back
-            assert row["sent_bytes"] == (ranks - 1) * 4 * (18 + 17) * 4 / 2
+        assert row["sent_bytes"] == 4 * 6 * (ranks - 1) // ranks * (18 + 17)
+        assert row["ring_bytes"] == 2 * 2 * (row["tokens"] - row["tokens"] // ranks) * 16 * 4
         assert row["read_bytes_per_second"] * row["attend_seconds"] == pytest.approx(row["cache_bytes"])
         assert row["plain_bytes_per_second"] * row["plain_read_seconds"] == pytest.approx(row["cache_bytes"])
     assert "plain read" in program.run_well(1, "bench", "decode", "--seq", "64", "--repetitions", "1").out

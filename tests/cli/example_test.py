@@ -33,6 +33,8 @@ def test_then_run(example):
         assert (array.shape, array.dtype) == ((1, heads, TOKENS, 32), np.float32)
     example.run_well(4, *RUN)
 
+    q = example.array("in/q.npy")[0]
+    assert (q[1] == 2 * q[0]).all() and (q[3] == 2 * q[2]).all()  # the gain
     # The second query head of the first KV head, at the end of the second "the ring turn": what comes next?
     out, values = example.array("results/out.npy")[0, 1], example.array("in/v.npy")[0, 0]
     here = TEXT.index(b"turns", TEXT.index(b"turns") + 1) + 3
@@ -60,9 +62,11 @@ def test_on_several_ranks_it_is_made_once(example):
 
 
 def test_the_same_text_gives_the_same_files(example):
-    for out in ("one", "two"):
-        example.make(f"--out {out} --dim 4")
-    assert example.bits("one") == example.bits("two")
+    for out in ("one", "two", "other --seed 2"):
+        example.make(f"--dim 4 --out {out}")
+    one, two, other = map(example.bits, ("one", "two", "other"))
+    assert one == two
+    assert [name for name in one if one[name] == other[name]] == []
 
 
 @pytest.mark.parametrize("words, said", (

@@ -70,6 +70,11 @@ def test_json_is_one_object_and_nothing_else(program, ranks):
     assert all(len(line) <= 100 for line in text.splitlines()), text
 
 
+def test_ranks_share_the_cores(program):
+    one, two = (json.loads(program.run_well(ranks, *"run --random 1,2,8,4 --json".split()).out)["threads"] for ranks in (1, 2))
+    assert two == max(1, one // 2)
+
+
 def test_check_table_has_a_line_for_each_array_and_rank(program):
     result = program.run_well(4, *"run --random 1,2,33,8 --check".split())
     lines = [line.split() for line in result.out.splitlines()]
