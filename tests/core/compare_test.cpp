@@ -122,7 +122,8 @@ TEST(Compare, FloatAgainstDouble) {
 }
 
 TEST(Compare, FiguresAreThoseOfTheFormulas) {
-  const Comparison result = compare(row({3, -infinity, 4, -1}), row({3, -infinity, 2, 0}), {.absolute = 2}, lse);
+  const Comparison result =
+      compare(row({3, -infinity, 4, -1}), row({3, -infinity, 2, 0}), {.absolute = 2}, lse);
   EXPECT_TRUE(result.ok);
   EXPECT_EQ(result.reason, "");
   EXPECT_EQ(result.max_error, 2);
