@@ -59,7 +59,7 @@ def open_player(scene=""):
     url = PLAYER.as_uri() + (f"#{scene}" if scene else "")
     print(url)
     if not webbrowser.open(url):
-        print("No browser was found. Remedy: open this file in one")  # what `make live` was to make is there
+        print("No browser was found. Remedy: open this address in one")  # no error: what `make live` makes is there
 
 
 if __name__ == "__main__":

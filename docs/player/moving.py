@@ -23,7 +23,7 @@ TEXT = [
 
 
 def in_slices(events):
-    """Each event, with the begins of the slices of its line that it is in, or that it begins or ends."""
+    """Each event, with the stack of the slices of its line that are open, those that it begins or ends among them."""
     lines = {}
     for event in events:
         line = lines.setdefault((event["pid"], event["tid"]), [])

@@ -34,7 +34,7 @@ class Player {
     if (!scene) return;
     by("scene").value = name;
     this.scene = name;
-    this.load(readTrace(scene.events), scene.text, `Recorded from: ${scene.command}. Lesson ${scene.lesson}.`);
+    this.load(readTrace(scene.events), scene.text, `${scene.command.includes("#") ? "Computed" : "Recorded"} from: ${scene.command}. Lesson ${scene.lesson}.`);
     this.seek(OPENS * this.trace.end);
     if (!matchMedia("(prefers-reduced-motion: reduce)").matches) this.play();
   }

@@ -41,7 +41,8 @@ def trace_of(command):
     """The events of one run."""
     if "#" in command:
         with opened(command.partition("#")[2]) as page:
-            page.until("Boolean(live.last)", 60)
+            if not page.until("Boolean(live.last?.events)", 60):
+                sys.exit(f"record.py: the page has not computed {command}")
             return page.run("live.last.events")
     with tempfile.TemporaryDirectory() as folder:
         file = os.path.join(folder, "trace.json")
@@ -90,6 +91,8 @@ def main(*names):
         sys.exit("record.py: no browser. Remedy: install chromium, or set CHROME.")
     subprocess.run(["cmake", "--build", BUILD, "--target", "ring-attention"], check=True)
     scenes = address.recorded_scenes()
+    if unknown := sorted(set(names) - set(scenes)):
+        sys.exit(f"record.py: no scene {unknown[0]}. Remedy: one of {', '.join(scenes)}")
     for name, scene in scenes.items():
         if name in names or not names:
             runs = 1 if "#" in scene["command"] else RUNS  # the page's clock is a model

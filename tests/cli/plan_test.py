@@ -53,7 +53,7 @@ def test_numbers_replace_those_of_a_name(program):
     assert (named["parameters"], named["best"]) == (given["parameters"], given["best"])
     slow = plan(program, "--flops", 100)
     assert slow["best"]["time"]["attention"] > 6 * named["best"]["time"]["attention"]
-    fast = plan(program, "--flops", 5000)  # more than the 989 of the data sheet: then that is no peak
+    fast = plan(program, "--flops", 5000)  # above the 989 of the data sheet: then the peak
     share = [report["utilisation"] / report["tokens_per_second"] for report in (named, fast)]
     assert share[0] / share[1] == pytest.approx(5000 / 989)
     assert ("  a device  100 TFLOP/s in products, 100 in attention, 90 GB at 3.35 TB/s\n"
@@ -155,6 +155,7 @@ def test_under_mpirun_it_is_printed_once(program):
     ("--machine 9xh100", ("--machine", "8xh200", "tpu-v4")),
     ("--phase sleep", ("--phase", "prefill")),
     ("--ulysses 64 --ranks 64", ("64 ranks of Ulysses", "32 heads", "use 1, 2, 4, 8, 16, 32")),
+    ("--tensor 8 --ulysses 8 --ranks 64", ("8 ranks of Ulysses", "4 heads", "use 1, 2, 4\n")),
     ("--tensor 3 --ranks 9", ("3 tensor ranks", "use 1, 2, 4, 8")),
     ("--ring 3 --ranks 8", ("8 ranks", "3", "divide")),
     ("--data 2", ("2 replicas", "batch")),

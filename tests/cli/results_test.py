@@ -52,6 +52,7 @@ def case(ranks, q, kv=None, words="", dtype="<f8", value_dim=None, **terms):
     case(4, (2, 13, 4), words="--causal --window 2,0 --sink-tokens 3", window=(2, 0), sink_tokens=3),
     case(2, (2, 13, 4), words="--window 1,1 --global-tokens 0:1,6:8", window=(1, 1), global_tokens=[(0, 1), (6, 8)]),
     case(3, (2, 13, 4), words="--causal --chunk 4 --placement zigzag", causal=True, chunk=4),
+    case(3, (2, 13, 4), words="--chunk 4 --q-offset=-6", chunk=4, q_offset=-6),
     case(4, (2, 13, 4), words="--intervals intervals.npy --placement striped", intervals=np.array(INTERVALS)),
     # scores
     case(3, (9, 4), words="--scale 0.125", scale=0.125),

@@ -66,7 +66,7 @@ class TrainCase(harness.CommandTest):
         self.train_until(steps // 3, 2, *words, "--checkpoint", "part")
         report = self.train(ranks, *words, "--checkpoint", "part", "--trace", "trace.json", *mesh)
         self.assertGreaterEqual(report["first_step"], steps // 3)
-        self.assertEqual(report["first_step"] % 2, 0, "of --checkpoint-every")
+        self.assertEqual(report["first_step"] % 2, 0, "--checkpoint-every 2 saves after an even number of steps")
         self.assertAlmostEqual(report["tokens_per_second"] * report["train_seconds"], 4096 * (steps - report["first_step"]), 3)
         self.assertEqual(report["resumed_from"], f"part/step_{report['first_step']}")
         self.assertEqual([point["step"] for point in report["curve"]], list(range(steps)))
@@ -128,10 +128,9 @@ class TrainTest(TrainCase):
             self.assertIn(words, out)
         rows = [[*map(float, line.split())] for line in out.partition("  length  labels ")[2].splitlines()[1:]]
         self.assertTrue(all(possible == 1 > in_window for *_, possible, _, _, in_window in rows), rows)
-        self.assertTrue(any(accuracy != in_window for _, _, accuracy, _, _, in_window, _ in rows), rows)
 
     def test_the_seed_and_the_sequences_of_each_step(self):
-        """A rate of 1e-300 changes no weight: another loss is that of other sequences."""
+        """A rate of 1e-300 changes no weight: a step's loss differs from the next one's because its sequences do."""
         losses, weights = set(), []
         for seed in (1, 2):
             words = ("--rate", "1e-300", "--steps", 3, "--seed", seed, "--checkpoint", f"seed{seed}")

@@ -54,7 +54,7 @@ class Diagnosis(unittest.TestCase):
 
     def test_a_row_may_be_off_by_six_times_the_rounding(self):
         ((problem, _),) = answers(Job(3, "contiguous"), ("full",))
-        for precision, least in (("float64", 1e-12), ("float32", 2e-6), ("fp16", 1e-3), ("bf16", 8e-3)):  # as the page says
+        for precision, least in (("float64", 1e-12), ("float32", 2e-6), ("fp16", 1e-3), ("bf16", 8e-3)):  # those of docs/diagnose.md
             some = [Evidence(problem, {"out": problem.right["out"] * (1 + times * least)}) for times in (5, 7)]
             self.assertEqual([one.is_right(("out",), precision) for one in some], [True, False], precision)
 

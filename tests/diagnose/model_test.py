@@ -41,6 +41,8 @@ class Model(unittest.TestCase):
             found = verdict_on(ranks=ranks)
             self.assertTrue(found.right, found.report)
             self.assertIn("right in 1 of 1 layers", found.report)
+        found = verdict_on(record=lambda arrays, words: words["attention"][LAYER].update(window=24))
+        self.assertIn("its window of 24 is not shorter than the 24 tokens", found.report)
 
     def test_wrong_results_of_one_rank(self):
         def spoil(arrays, rank):

@@ -184,7 +184,8 @@ class Planted(unittest.TestCase):
         right = [given_of(problem, "") for problem in problems]
         for change, says in ((lambda pieces: pieces, ""), (lambda pieces: [(n, a / 4) for n, a in pieces], "multiplied by the scale"),
                              (lambda pieces: [(n, 3 * a) for n, a in pieces], "counts N times"),
-                             (lambda pieces: [(n, a + 1) for n, a in pieces], "no rule that is known")):
+                             (lambda pieces: [(n, a + 1) for n, a in pieces], "no rule that is known"),
+                             (lambda pieces: [(n, a * np.nan) for n, a in pieces], "no rule that is known")):
             given = [{**one, **{name: change(one[name]) for name in ("dbias", "dsinks") if name in one}} for one in right]
             good, report, words = judged(problems, given)
             self.assertEqual(good, not says, report)
@@ -236,7 +237,7 @@ class Planted(unittest.TestCase):
                 names = [case["name"] for case in json.load(file)["cases"]]
             for name, problem in zip(names, problems_of(3, only=["full"], repeat=2)):
                 self.assertTrue(np.array_equal(np.load(f"{folder}/{name}/q.npy"), problem.q[None]))
-                np.save(f"{folder}/{name}/out.npy", np.asfortranarray(problem.right["out"], ">f4"))  # not in C order
+                np.save(f"{folder}/{name}/out.npy", np.asfortranarray(problem.right["out"], ">f4"))  # in Fortran's order, big-endian
             self.assertEqual(main([folder]), 0, out.getvalue())
             np.save(f"{folder}/full.2/out.npy", -problem.right["out"][None].astype(np.float32))
             self.assertEqual(main([folder]), 1)

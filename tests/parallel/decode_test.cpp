@@ -124,7 +124,8 @@ TEST(Decode, TheBitsDoNotDependOnTheThreads) {
     EXPECT_TRUE(same_bits(run_loopback_decode(problem, what.keys - 2, 2, threads)[0], one[0]));
 }
 
-// With exact sums: the row of a forward. Three pieces of the keys on one rank, and more tiles than a narrow row takes.
+// With exact sums a decoded token has the bits of the last row of a forward. One rank has three pieces of the keys, and more
+// tiles than narrow sums take.
 TEST(Decode, OfTheSameBitsIsTheRowOfAForward) {
   constexpr Index tile = 2, tokens = 2 * decode_piece + 7;
   const Tiling tiling(tile);

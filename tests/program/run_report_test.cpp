@@ -98,7 +98,7 @@ TEST(RunReport, EveryPartitionSaysWhatItMoves) {
   EXPECT_EQ(nlohmann::json::parse(to_json(report, options))["hops"], 0);
 }
 
-TEST(RunReport, TextNamesTheFilesAndTheMask) {
+TEST(RunReport, TextAndJsonNameTheFilesAndTheMask) {
   RunOptions options;
   options.q = "q.npy";
   options.k = "k.npy";
@@ -106,7 +106,12 @@ TEST(RunReport, TextNamesTheFilesAndTheMask) {
   options.dout = "dout.npy";
   options.causal = true;
   options.window = {3, -1};
-  options.mask = {5, 3, 64, "7:9", "1:2", "i.npy"};  // prefix, sink tokens, chunk, blocks, global tokens
+  options.mask = {.prefix = 5,
+                  .sink_tokens = 3,
+                  .chunk = 64,
+                  .blocks = "7:9",
+                  .global_tokens = "1:2",
+                  .intervals = "i.npy"};
   RunReport report = of_two_ranks();
   report.q_offset = 7;
   const std::string text = to_text(report, options);

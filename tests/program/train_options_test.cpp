@@ -98,8 +98,8 @@ TEST(TrainOptions, WhatAWindowShows) {
   EXPECT_NEAR(possible_accuracy(bandit, 64, 16), 8.0 / 512 + 1.0 / 512, 0.01);
 }
 
-// What the model has learned by heart does not count.
-TEST(TrainOptions, TheEvaluationHasOtherSequencesThanTheTraining) {
+// What the model has learned by heart does not count, and --seed reaches the sequences.
+TEST(TrainOptions, TheEvaluationAndAnotherSeedHaveOtherSequences) {
   for (const char* task : {"lines", "bandit"}) {
     TrainOptions options, other;
     options.task = other.task = task;

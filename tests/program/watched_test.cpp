@@ -75,7 +75,7 @@ TEST(RingForward, TellsTheWatchdogAboutEveryStep) {
     const auto transport = observed_transport(world, rank, Channel::kv, "", own);
     ring_forward(engine, *transport, kv);
     EXPECT_GE(own.activity.beats(), 3u + 2 + 1 + 3) << "phases and tiles";
-    EXPECT_EQ(own.moved, 3) << "tiles, in which messages move";
+    EXPECT_EQ(own.moved, 3) << "messages move once in each tile";
     if (rank == 1) diary = own.text;
   });
   EXPECT_EQ(diary,

@@ -100,10 +100,12 @@ class NumPy(unittest.TestCase):
         self.assertTrue(ra.diagnose(rings.numpy_ring, **words))
         found = ra.diagnose(functools.partial(rings.numpy_ring, wrong=["mask-local"]), **words)
         self.assertEqual(mistakes(found), [["mask-local"]])
+
+    def test_the_seed_and_the_block_reach_the_cases(self):
         calls, (problem,) = [], problems_of(2, only=["full"], seed=5, block=8)
         with self.assertRaisesRegex(ValueError, "returned nothing"):
             ra.diagnose(lambda q, k, v, case: calls.append(q), ranks=2, only="full", seed=5, block=8, whole=True)
-        self.assertEqual([q.tolist() for q in calls], [problem.inputs()["q"].tolist()] * 2)
+        self.assertEqual([q.tolist() for q in calls], [problem.inputs()["q"].tolist()] * 2)  # the first case runs twice
 
     def test_a_placement_of_ones_own_in_a_job_of_ones_own(self):
         """Each rank of a job makes the function: it is the same if its name is."""
@@ -186,12 +188,17 @@ class NumPy(unittest.TestCase):
         def two_wait(_q, _k, _v, case):
             return case.comm.recv(source=(case.rank + 1) % 3)
 
+        def of_another_tag(_q, _k, _v, case):
+            case.comm.send(0, (case.rank + 1) % 3, tag=1)
+            return case.comm.recv(source=(case.rank - 1) % 3, tag=2)
+
         def one_waits(q, _k, _v, case):
             return q if case.rank else case.comm.recv(source=2, tag=5)
 
         for function, kind, text in (
                 (rings.broken, RuntimeError, "^rank 1 failed in the case causal: ValueError: this rank is broken$"),
                 (two_wait, RuntimeError, "in the case full: RuntimeError: deadlock: rank . waits for a message of rank"),
+                (of_another_tag, RuntimeError, "deadlock: rank . waits for a message of rank . with tag 2"),
                 (one_waits, RuntimeError, "rank 0 waits for a message of rank 2 with tag 5, and rank 1 has returned"),
                 (lambda q, k, v, case: (q, q, q), RuntimeError, "the function returned 3 things"),
                 (lambda q, k, v, case: {"o": q}, RuntimeError, "returned o: the names are out, lse, dq, dk, dv"),
@@ -206,18 +213,15 @@ class NumPy(unittest.TestCase):
 
     def test_a_message_is_a_copy(self):
         """Of a list too: a rank that uses its buffer again changes nothing."""
-        def ring(q, _k, _v, case):
-            buffer = np.full(2, case.rank)
-            case.comm.send([buffer], (case.rank + 1) % 3)
+        def work(rank, comm):
+            buffer = np.full(2, rank)
+            comm.send([buffer], (rank + 1) % 3)
             buffer[:] = -1
-            case.comm.send(0, (case.rank + 1) % 3, tag=1)
-            case.comm.recv(source=(case.rank - 1) % 3, tag=1)
-            got.append(int(case.comm.recv(source=(case.rank - 1) % 3)[0][0]) - (case.rank - 1) % 3)
-            return q
+            comm.send(0, (rank + 1) % 3, tag=1)
+            comm.recv(source=(rank - 1) % 3, tag=1)
+            return int(comm.recv(source=(rank - 1) % 3)[0][0])
 
-        got = []
-        ra.diagnose(ring, only="full")
-        self.assertEqual(set(got), {0})
+        self.assertEqual(_exchange.run_ranks(3, work), [2, 0, 1])
 
     def test_bad_arguments(self):
         for text, words in (("there is none: take some of full, causal", {"only": "full,none"}),

@@ -45,6 +45,9 @@ class Bits(unittest.TestCase):
             place, ring = {"same_bits": 8, "documents": [0, 26, 45], "group": group}, {"seq": (21, 45), "group": group, **words}
             rows, keys = ra.positions(21, q_offset=24, **place), ra.positions(45, **place)
             got = ra.ring_attention(q[:, rows], k[:, keys], v[:, keys], **ring)
+            with self.assertRaisesRegex(ra.AgreedError, "the gradients of numbers"):
+                ra.ring_attention_backward(grad[:, rows], q[:, rows], k[:, keys], v[:, keys], *got,
+                                           sink_gradient="sum" if group.rank else "share", **ring)
             own = ra.ring_attention_backward(grad[:, rows], q[:, rows], k[:, keys], v[:, keys], *got, sink_gradient="sum", **ring)
             wanted = due.out[:, rows], due.lse[:, rows], back.q[:, rows], back.k[:, keys], back.v[:, keys], back.sink
             return [one.tobytes() == want.tobytes() for one, want in zip((*got, *own[:3], own.sink), wanted)]
