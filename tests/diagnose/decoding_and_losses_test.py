@@ -43,6 +43,7 @@ class Losses(unittest.TestCase):
                 self.assertIn(word, found.report)
         for right in (job(), job()[0], np.float32(job())):
             self.assertTrue(losses(right, OF_TOKENS, SHARDS).right)
+            self.assertTrue(losses(1.001 * np.array(right), OF_TOKENS, SHARDS, 0.002).right)
 
     def test_does_not_name_another_rule(self):
         found = losses(1.5 * job()[0], OF_TOKENS, SHARDS)

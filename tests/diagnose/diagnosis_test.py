@@ -11,7 +11,7 @@ from ring_attention_diagnose.layout import Submission, arranged
 from ring_attention_diagnose.mistakes import MISTAKES
 from ring_attention_diagnose.placement import Job
 from ring_attention_diagnose.problem import BACKWARD, Problem, ladder
-from ring_attention_diagnose.report import to_text
+from ring_attention_diagnose.report import to_dict, to_text
 from ring_attention_diagnose.ring import simulated
 from ring_attention_diagnose.rounding import rounded
 from ring_attention_diagnose.rules import Rules
@@ -45,6 +45,25 @@ class Diagnosis(unittest.TestCase):
         found, says = arranged(case, "dk", case.tokens, of_query_heads)
         np.testing.assert_array_equal(found[0], of_query_heads[: case.group].sum(0))
         self.assertEqual(says, "of every query head: summed over each group")
+
+    def test_reads_heads_and_columns_in_one_axis_and_padded_shards(self):
+        (case,), array = ladder(Job(3, "contiguous"), ("full",)), np.random.default_rng(1).normal(size=(4, 24, 16))
+        for tokens, given, due in ((24, array.swapaxes(0, 1).reshape(24, 64), "heads and columns are in one axis"),
+                                   (8, array[:, :12], "rows behind the last token are cut off")):
+            found, says = arranged(case, "out", tokens, given)
+            self.assertEqual((found.tolist(), says), (array[:, :tokens].tolist(), due))
+
+    def test_the_report_marks_errors_and_asks_why_they_are_those_of_another_type(self):
+        ((problem, _),) = answers(Job(3, "contiguous"), ("full",))
+        out, dk, dv = (factor * problem.right[name] for factor, name in ((1.003, "out"), (4, "dk"), (np.nan, "dv")))
+        found = diagnose([(problem, {"out": out})], QUICK)
+        found.cases = [Evidence(problem, {"out": out, "dk": dk, "dv": dv})]
+        text, as_dict = to_text(found, Submission()), to_dict(found, Submission())
+        self.assertRegex(text, r"\n  full  3\.0e-03         -         -   3\.0e\+00\*      NaN\*\n")
+        self.assertIn("of fp16, which is more than that of its float32 numbers: is something kept or computed in less?", text)
+        self.assertEqual([as_dict["forward"][word] for word in ("numbers", "within_rounding_of")], ["float32", "fp16"])
+        self.assertIsNone(as_dict["errors"]["full"]["dv"])
+        self.assertNotIn("?", to_text(diagnose([(problem, {"out": problem.right["out"]})], QUICK), Submission()))
 
     def test_rounds_to_nearest(self):
         for precision, bits in (("float32", 24), ("fp16", 11), ("bf16", 8)):
@@ -120,6 +139,7 @@ class Diagnosis(unittest.TestCase):
         text = to_text(diagnose(given, QUICK), Submission(given))
         for says in ("full alone: no scale", "window alone: the window is one key", "sinks alone: dK without the scale"):
             self.assertIn(f"    {says}", text)
+        self.assertIn("If the code is written for half precision, run it so as well", text)
 
     def test_what_looks_like_a_mistake_that_is_not_listed_comes_in_order(self):
         rest = [mistake for mistake in MISTAKES.values() if mistake.id != "average"]

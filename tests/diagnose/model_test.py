@@ -11,9 +11,9 @@ from ring_attention_diagnose import judge_model, problems_of
 LAYER, GRADIENT = "layers.0.attention", "embedding.weight:gradient"
 
 
-def verdict_on(spoil=lambda arrays, rank: None, ranks=2, record=lambda arrays, words: None):
-    """On a right causal attention, whose shards are striped. `spoil` changes the arrays of a rank, `record` what a file has."""
-    (problem,) = problems_of(ranks, "striped", only=["causal"])
+def verdict_on(spoil=lambda arrays, rank: None, ranks=2, record=lambda arrays, words: None, placement="striped"):
+    """On a right causal attention. `spoil` changes the arrays of a rank, `record` what a file has."""
+    (problem,) = problems_of(ranks, placement, only=["causal"])
     whole = {f"{LAYER}:{name}": array for name, array in problem.inputs().items()}
     whole.update((f"{LAYER}:{name}", problem.right[name][np.newaxis]) for name in ("out", "dq", "dk", "dv"))
     whole[GRADIENT] = np.arange(1.0, 7)
@@ -43,6 +43,13 @@ class Model(unittest.TestCase):
             self.assertIn("right in 1 of 1 layers", found.report)
         found = verdict_on(record=lambda arrays, words: words["attention"][LAYER].update(window=24))
         self.assertIn("its window of 24 is not shorter than the 24 tokens", found.report)
+
+        def record(arrays, words):
+            words["attention"][LAYER].update(scale=0.5)  # twice the default of 16 columns
+            arrays.update({f"{LAYER}:q": arrays[f"{LAYER}:q"] / 2, f"{LAYER}:dq": 2 * arrays[f"{LAYER}:dq"]})
+
+        found = verdict_on(record=record)
+        self.assertEqual((found.right, "right in 1 of 1 layers" in found.report), (True, True), found.report)
 
     def test_wrong_results_of_one_rank(self):
         def spoil(arrays, rank):
@@ -78,6 +85,13 @@ class Model(unittest.TestCase):
 
         found = verdict_on(record=record)
         self.assertEqual(found.json["first_change"], {"module": "other", "mistake": "local-rotary", "tokens": [*range(1, 24)]})
+
+        def shifted(arrays, words):  # the token before, of which the first one of each rank has none
+            before, words["modules"] = np.array(words["positions"] or range(24)) - 1.0, ["other"]
+            arrays["other:got.0"] = np.where(before == before[0], -1, before)[:, None]
+
+        found = verdict_on(record=shifted, placement="contiguous")
+        self.assertEqual(found.json["first_change"], {"module": "other", "mistake": "tokens-of-shard", "tokens": [12]})
 
     def test_gradients_of_parameters(self):
         for shares, says in (((2, 2), "2 times the right ones"), ((0.5, 0.5), "divided by 2"),

@@ -81,6 +81,8 @@ class Program(unittest.TestCase):
                 self.refuse(words.split(), *says)
         self.refuse(["cases", "--placement", "a\nb"], "a?b")
         self.assertEqual(os.listdir(), [])
+        Path("own.json").write_text('{"causal": [[0, 1]]}', encoding="utf-8")
+        self.refuse("cases --tokens-of-rank own.json --only causal,full".split(), "own.json: has no layout of the case full")
 
     def test_without_numpy(self):
         done = subprocess.run([sys.executable, "-S", "-m", "ring_attention_diagnose", "--version"], capture_output=True,

@@ -284,6 +284,13 @@ class Errors(unittest.TestCase):
         self.refused(ValueError, "bias has", q, q, q, bias=-bias, check=True)
         with self.assertRaisesRegex(ValueError, "grad_out has"):
             ra.attention_backward(k, q, q, q, *ra.attention(q, q, q), check=True)
+        for at, name in enumerate(("grad_out", "q", "k", "v", "grad_lse")):
+            *four, more = [np.where(at == other, np.nan, q) for other in range(5)]
+            given, words = (*four, *ra.attention(q, q, q)), {"grad_lse": more[..., 0], "check": True}
+            with self.assertRaisesRegex(ValueError, f"^{name} has"):
+                ra.attention_backward(*given, **words)
+            with self.assertRaisesRegex(ra.AgreedError, f"^rank 0: {name} has"):
+                ra.threads(1).run(lambda group: ra.ring_attention_backward(*given, seq=5, group=group, **words))  # noqa: B023
 
     def test_kinds_of_errors(self):
         self.assertTrue(issubclass(ra.AgreedError, ra.InputError) and issubclass(ra.InputError, ValueError))

@@ -121,6 +121,11 @@ class NumPy(unittest.TestCase):
                 self.assertTrue(found.right, found.report)
             with self.assertRaisesRegex(ValueError, "the ranks gave different arguments to diagnose"):
                 _exchange.run_ranks(2, lambda rank, comm: diagnosed(comm, f"dealt by {rank}"))
+            for function, words, says in ((rings.one_fails, {}, "rank 1 failed in the case full: ValueError: this rank is"),
+                                          (lambda q, k, v, case: q[:, 1:], {}, "out of rank 0 in the case full: the shape"),
+                                          (rings.numpy_ring, {"ranks": 7}, "ranks is 7 and the group has 2")):
+                _exchange.run_ranks(2, lambda _, comm: self.assertRaisesRegex(  # noqa: B023
+                    Exception, f"^{says}", ra.diagnose, function, group=comm, only="full", **words))  # noqa: B023
 
     def test_two_sequences_a_wide_v_a_bias_and_more_keys_than_queries(self):
         def attention(q, k, v, case):
@@ -219,9 +224,10 @@ class NumPy(unittest.TestCase):
             buffer[:] = -1
             comm.send(0, (rank + 1) % 3, tag=1)
             comm.recv(source=(rank - 1) % 3, tag=1)
-            return int(comm.recv(source=(rank - 1) % 3)[0][0])
+            got = int(comm.recv(source=(rank - 1) % 3)[0][0])
+            return got, comm.bcast(rank, root=2), comm.alltoall([rank, rank + 3, rank + 6])
 
-        self.assertEqual(_exchange.run_ranks(3, work), [2, 0, 1])
+        self.assertEqual(_exchange.run_ranks(3, work), [(2, 2, [0, 1, 2]), (0, 2, [3, 4, 5]), (1, 2, [6, 7, 8])])
 
     def test_bad_arguments(self):
         for text, words in (("there is none: take some of full, causal", {"only": "full,none"}),

@@ -163,6 +163,14 @@ class Threads(unittest.TestCase):
 
         self.assertEqual(ra.threads(2).run(work), [(2, True)] * 2)
 
+    def test_a_kernel_may_return_double_for_float32(self):
+        def kernel(q, k, v, mask, scale):
+            return [array.astype(np.float64) for array in ra.attention(q, k, v, scale=scale)]
+
+        x = np.random.default_rng(0).standard_normal((2, 9, 8), np.float32)
+        (got,) = ra.threads(1).run(lambda group: ra.ring_attention(x, x, x, seq=9, group=group, kernel=kernel))
+        self.assertEqual((got.out.dtype, abs(got.out - ra.attention(x, x, x).out).max() < 1e-5), (np.float32, True))
+
     def test_no_rank_waits_without_end(self):
         os.environ["RING_ATTENTION_TIMEOUT"] = "0.3"
         self.addCleanup(os.environ.pop, "RING_ATTENTION_TIMEOUT")
