@@ -95,7 +95,8 @@ class Model(unittest.TestCase):
 
     def test_gradients_of_parameters(self):
         for shares, says in (((2, 2), "2 times the right ones"), ((0.5, 0.5), "divided by 2"),
-                             ((0.25, 0.75), "each rank has its share, and nothing has added them")):
+                             ((0.25, 0.75), "each rank has its share, and nothing has added them"),
+                             ((1, 5), "those of 1 of 1 parameters differ: embedding.weight")):
             def spoil(arrays, rank, shares=shares):
                 arrays[GRADIENT] = shares[rank] * arrays[GRADIENT]
 

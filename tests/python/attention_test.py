@@ -131,7 +131,7 @@ class Values(unittest.TestCase):
         """A ring of one's own: queries and keys of any places, with documents and dropout, forward and backward."""
         q, k, v, grad = arrays(1, 2, 40, 8)
         for words in ({"causal": True}, {"window": (5, 2)}, {"causal": True, "documents": np.array([0, 11, 40], np.int32)},
-                      {"alibi": True, "softcap": 0.8}, {"dropout": 0.3, "seed": 3}):
+                      {"alibi": True, "softcap": 0.8}, {"dropout": 0.3, "seed": 3}, {"causal": True, "q_offset": -3}):
             rows = RNG.permutation(40)[:17]
             parts = np.array_split(RNG.permutation(40), 3)
             whole = ra.attention(q, k, v, **words)
@@ -249,7 +249,7 @@ class Errors(unittest.TestCase):
         self.refused(TypeError, "causa", q, k, v, causa=True)
         out, lse = ra.attention(q, k, v)
         for spoilt, text in (({"grad_out": grad_out[:, :4]}, "grad_out is"), ({"out": out[:1]}, "out is"),
-                             ({"lse": lse[:, :4]}, "lse is")):
+                             ({"lse": lse[:, :4]}, "^lse is"), ({"grad_lse": lse[:, :4]}, "^grad_lse is")):
             given = {"grad_out": grad_out, "q": q, "k": k, "v": v, "out": out, "lse": lse, **spoilt}
             with self.assertRaisesRegex(ra.InputError, text):
                 ra.attention_backward(**given)

@@ -172,8 +172,11 @@ class Threads(unittest.TestCase):
         self.assertEqual((got.out.dtype, abs(got.out - ra.attention(x, x, x).out).max() < 1e-5), (np.float32, True))
 
     def test_no_rank_waits_without_end(self):
-        os.environ["RING_ATTENTION_TIMEOUT"] = "0.3"
+        self.assertEqual(ra._meeting.limit(), float(os.environ.get("RING_ATTENTION_TIMEOUT", 60)))
         self.addCleanup(os.environ.pop, "RING_ATTENTION_TIMEOUT")
+        for os.environ["RING_ATTENTION_TIMEOUT"] in ("0", "-1", "inf"):
+            self.assertRaisesRegex(ValueError, "it must be a number of seconds above 0", ra._meeting.limit)
+        os.environ["RING_ATTENTION_TIMEOUT"] = "0.3"
         for missing in (0, 2):
             texts = {}
 
