@@ -1,6 +1,7 @@
 """`ring-attention bench`: what it prints holds together; the times themselves decide nothing."""
 
 import json
+import re
 
 import pytest
 
@@ -97,6 +98,13 @@ def test_text(program, ranks, words, said):
     out = text_of(program, ranks, *words.split())
     assert [word for word in said if word not in out] == []
     assert "beta" not in text_of(program, 1)
+
+
+def test_the_smallest_shard(program):
+    numbers = r"  F +(\S+) .*  beta +(\S+) .*  c\* +(\S+) tokens: shards of 32 are (\w+ \w+) for a hop"
+    flops, beta, least, words = re.search(numbers, text_of(program, 2, "--kv-heads", 2), re.S).groups()
+    assert float(least) == pytest.approx(4 * float(flops) / (2 * 4 * float(beta)), 2e-3)  # e F / (2 g beta)
+    assert words == ("long enough" if 32 >= float(least) else "too short")
 
 
 @pytest.mark.parametrize("words, said", (

@@ -65,6 +65,7 @@ def test_messages_do_not_grow_with_the_cache(program):
         assert report["cache_bytes"] == 2 * 2 * (tokens // 2 + 1) * 16 * 4
         assert report["ring_bytes_per_token"] == report["cache_bytes"]  # from the rank with fewer tokens
         assert report["tokens_per_second"] * report["decode_seconds"] == pytest.approx(4)
+        assert 0 < report["exchange_seconds"] < report["decode_seconds"]
 
 
 def test_text(program):

@@ -33,7 +33,9 @@ def test_then_run(example):
         assert (array.shape, array.dtype) == ((1, heads, TOKENS, 32), np.float32)
     example.run_well(4, *RUN)
 
-    q = example.array("in/q.npy")[0]
+    q, k = (example.array(f"in/{name}.npy")[0] for name in "qk")
+    after, other = TEXT.index(b"g t") + 3, TEXT.index(b", t") + 3
+    assert (k[0, after] == k[0, other]).all() and (k[1, after] != k[1, other]).any()  # contexts of 2 and of 3 bytes
     assert (q[1] == 2 * q[0]).all() and (q[3] == 2 * q[2]).all()  # the gain
     # The second query head of the first KV head, at the end of the second "the ring turn": what comes next?
     out, values = example.array("results/out.npy")[0, 1], example.array("in/v.npy")[0, 0]

@@ -83,6 +83,8 @@ def test_training_ends_with_the_same_weights(program):
 def test_the_report_says_it(program):
     result = program.run_well(2, "run", "--random", "1,2,40,8", "--check", *TILE)
     assert "the same bits on any number of ranks (tile: 16 tokens)" in result.out
+    program.run_well(2, *"run --random 1,2,200,8 --placement auto --out results".split(), *TILE)
+    assert [rank["tokens"] for rank in program.report()["per_rank"]] == [112, 88]  # whole tiles of 16
     assert "(tile: 256 tokens)" in program.run_well(1, *"run --random 1,2,40,8 --check --same-bits".split(), launcher=False).out
 
 

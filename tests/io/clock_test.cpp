@@ -48,10 +48,14 @@ TEST(Clock, RanksThatShareNoMemoryShareTheMachineOfTheirName) {
 /// Pairs of ranks have a machine: 0 and 1, 2 and 3.
 int machine_of(int rank) { return rank / 2; }
 
+/// All rounds of three readings but one of 64 seem to take 100 s longer: the fastest has to count.
 double clock_of_its_machine() {
+  static int readings = 0;
+  const bool is_late = readings % 3 == 2 && readings / 3 % 64 != 40;
+  ++readings;
   int rank = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-  return clock_seconds() + 1000 * machine_of(rank);
+  return clock_seconds() + 1000 * machine_of(rank) + (is_late ? 100 : 0);
 }
 
 ClockOffset offset_of_its_machine(const Communicator& comm) {

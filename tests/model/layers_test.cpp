@@ -76,6 +76,10 @@ TEST(Layers, RmsNorm) {
   add_rms_norm_gradient<double>(x, gain, grad_y, grad_x, grad_gain);
   expect_slopes(grad_x, x, loss);
   expect_slopes(grad_gain, gain, loss);
+  const Array small({1, 1, 1, 6}, 1e-3), one({1, 1, 1, 6}, 1.0);  // mean(x^2) is what is added to it
+  Array y(small.shape());
+  rms_norm<double>(small, one, y);
+  EXPECT_NEAR(y.data()[0], std::sqrt(0.5), 1e-12);
 }
 
 // Pair i turns by position * theta^(-2 i / columns); what is behind these columns stays.

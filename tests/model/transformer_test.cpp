@@ -57,6 +57,10 @@ TEST(Transformer, TrainingLowersTheLoss) {
   const double before = model.evaluate(own).mean_loss();
   for (int step = 0; step < 60; ++step) (void)train_step(model, adam, {.warm_up = 5, .steps = 60}, own);
   EXPECT_LT(model.evaluate(own).mean_loss(), 0.1 * before);
+  EXPECT_EQ(model.evaluate(own).accuracy(), 1);
+  Examples wrong = own;
+  for (Index& label : wrong.label) label = label == Task::none ? label : (label + 1) % task.classes();
+  EXPECT_EQ(model.evaluate(wrong).accuracy(), 0);
 }
 
 TEST(Transformer, DropoutChangesWithTheSeed) {

@@ -57,6 +57,7 @@ TEST(Machine, NominalRatesTimesTheShareThatIsReached) {
   EXPECT_DOUBLE_EQ(h100.link.beta, 0.82 * 450e9);
   EXPECT_DOUBLE_EQ(h100.nic.beta, 26e9);  // Yang et al., table 5
   EXPECT_DOUBLE_EQ(machine_named("8xa100").nic.beta, 13e9);
+  EXPECT_DOUBLE_EQ(machine_named("8xh200").memory, 141e9);
   EXPECT_DOUBLE_EQ(h100.attention_rate(128), 616e12);
   EXPECT_NEAR(h100.attention_rate(64), 473e12, 2e12);
 }

@@ -64,6 +64,9 @@ TEST(StepTime, UlyssesIsExposedAsAWhole) {
   const StepTime time = step_time(work, {1, 4, 1, 1}, machine(2, 1));
   EXPECT_DOUBLE_EQ(time.all_to_all, 3 / 4.0 * 4 * 25 * 512 * 2 / 2);
   EXPECT_EQ(time.ring + time.merge, 0);
+  Machine nodes = machine(2, 1, 4, 2);  // of two tensor ranks and two of Ulysses: all four share two NICs
+  nodes.nic.alpha = 1000;
+  EXPECT_DOUBLE_EQ(all_to_all_seconds(Mesh{2, 4, 1, 1}, nodes, 300), 2 * 1000 + 200 / 0.5);
 }
 
 TEST(StepTime, TensorRanksReduceTwiceALayer) {
@@ -125,6 +128,13 @@ TEST(StepTime, DecodeReadsWeightsAndCacheOnce) {
   EXPECT_DOUBLE_EQ(shared.attention, time.attention / 4);
   EXPECT_DOUBLE_EQ(shared.linear, time.linear) << "every rank has all weights";
   EXPECT_DOUBLE_EQ(shared.all_to_all, 4 * (130 + 129) * 4 * 3 / 4.0);
+}
+
+TEST(ModelFlops, OfEachPhase) {
+  const double products = 2 * layer_parameters, logits = 2 * 10 * 512.0, key = 4 * 512.0;
+  EXPECT_EQ(model_flops({one_layer, Phase::training, 100, 3}), 3 * 300 * (products + logits + 50.5 * key));
+  EXPECT_EQ(model_flops({one_layer, Phase::prefill, 100, 3}), 300 * (products + 50.5 * key));
+  EXPECT_EQ(model_flops({one_layer, Phase::decode, 100, 3}), 3 * (products + logits + 100 * key));
 }
 
 TEST(SimulatedRing, AgreesWithTheClosedFormWhereAllStepsAreAlike) {

@@ -1,9 +1,11 @@
-// The report of a run, as text and as JSON.
+// The reports of a run and of a training, as text and as JSON.
 #include "program/run/report.hpp"
 
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
+
+#include "program/train/report.hpp"
 
 namespace ring_attention::test {
 namespace {
@@ -122,9 +124,15 @@ TEST(RunReport, TextAndJsonNameTheFilesAndTheMask) {
                            "4 hops per rank", "backward 0 us"})
     EXPECT_TRUE(has(text, part)) << part << " is not in\n" << text;
   const auto json = nlohmann::json::parse(to_json(report, options));
-  for (const auto& [field, number] :
-       {std::pair("prefix", 5), std::pair("sink_tokens", 3), std::pair("chunk", 64)})
+  for (const auto& [field, number] : {std::pair("prefix", 5), std::pair("sink_tokens", 3),
+                                      std::pair("chunk", 64), std::pair("q_offset", 7)})
     EXPECT_EQ(json[field], number) << field;
+  options.check = true;
+  options.sink = "s.npy";
+  for (const Index seq : {16384, 16385}) {
+    report.q.seq = seq;
+    EXPECT_EQ(has(to_text(report, options), "\n  Above 16k tokens dsink is not checked.\n"), seq > 16384);
+  }
 }
 
 TEST(RunReport, OneRankThatFailsIsAFailure) {
@@ -196,6 +204,27 @@ TEST(RunReport, JsonStandsNamesThatAreNoText) {
   options.k = options.v = "line\nend\".npy";
   const auto json = nlohmann::json::parse(to_json(of_two_ranks(), options));
   EXPECT_EQ(json["files"]["k"], "line\nend\".npy");
+}
+
+TEST(TrainReport, TextAndJsonHaveTheFigures) {
+  TrainReport report;
+  report.train_seconds = 2;
+  report.evaluate_seconds = 0.5;
+  report.tokens = 8192;
+  report.tensor_bytes = 1536;
+  report.evaluations = {{64, 128, 16, {0.75, 1}, {0.25, 0.5}}};
+  EXPECT_EQ(line_of({7, 64, 4.25, 0.125}, 1.5), "       7      64   4.2500    0.1250      1.5\n");
+  const std::string text = to_text(report);
+  EXPECT_TRUE(has(text,
+                  "  time    2 s, 4096 tokens/s; evaluation 500 ms\n"
+                  "  memory  a rank's tensors at most 1.5 KiB\n"));
+  EXPECT_TRUE(has(text,
+                  "  length  labels  accuracy  possible  window  accuracy  possible\n"
+                  "      64     128    0.7500    1.0000      16    0.2500    0.5000\n"));
+  const auto json = nlohmann::json::parse(to_json(report, TrainOptions{}));
+  EXPECT_EQ(json["evaluations"][0].dump(),
+            R"({"accuracy":0.75,"labels":128,"length":64,"possible":1.0,"window":16,)"
+            R"("window_accuracy":0.25,"window_possible":0.5})");
 }
 
 }  // namespace

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include <functional>
+#include <utility>
 
 #include "program/train/evaluation.hpp"
 
@@ -106,12 +106,16 @@ TEST(TrainOptions, TheEvaluationAndAnotherSeedHaveOtherSequences) {
     other.seed = 2;
     const model::Stage stage{.seq = 1024, .batch = 4, .steps = 1, .arms = 512};
     const auto training = options.training_task(stage), of_another_seed = other.training_task(stage);
-    const EvaluationSet set = make_evaluation_set(options, stage);
-    for (const model::Task& that : {std::cref(*set.task), std::cref<model::Task>(*of_another_seed)})
+    const EvaluationSet set = make_evaluation_set(options, stage),
+                        other_set = make_evaluation_set(other, stage);
+    using Pair = std::pair<const model::Task*, const model::Task*>;
+    for (const auto& [one, that] :
+         {Pair(training.get(), set.task.get()), Pair(training.get(), of_another_seed.get()),
+          Pair(set.task.get(), other_set.task.get())})
       for (Index sequence = 0; sequence < 3; ++sequence) {
         Index same = 0;
         for (Index at = 0; at < stage.seq; ++at)
-          same += training->token(sequence, at) == that.token(sequence, at) ? 1 : 0;
+          same += one->token(sequence, at) == that->token(sequence, at) ? 1 : 0;
         EXPECT_LT(same, stage.seq * 3 / 4) << task << ", sequence " << sequence;
       }
   }
