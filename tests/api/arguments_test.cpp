@@ -14,6 +14,7 @@
 #include "ring_attention/parallel/same_bits_processor.hpp"
 #include "ring_attention/ring_attention.hpp"
 #include "support/agreed_error.hpp"
+#include "support/input_error.hpp"
 
 namespace {
 int ring_messages = 0;
@@ -136,6 +137,14 @@ TEST(Arguments, ShapesOfTheBackward) {
   EXPECT_EQ(
       message([](auto& a) { a.result.out = Tensor<float>({1, 4, 99, 8}); }).find("rank 0: result.out is "),
       0);
+  const Arguments<float> a;
+  Tensor<float> q(a.q.shape()), k(a.k.shape()), v(a.v.shape()), other({1, 4, 9, 2});
+  const auto call = [&](const std::optional<View<const float>>& grad_lse) {
+    (void)backward(a.attention, a.q, a.k, a.v, a.result, a.grad_out, a.placement, a.scoring, {}, grad_lse,
+                   GradientViews<float>{q, k, v, other});
+  };
+  EXPECT_EQ(agreed_message([&] { call(other); }).find("rank 0: grad_lse is [1, 4, 9, 2] where "), 0);
+  EXPECT_EQ(agreed_message([&] { call({}); }).find("rank 0: dbias is [1, 4, 9, 2] where [1, 1, 0, 1]"), 0);
 }
 
 TEST(Arguments, NullPointers) {
@@ -199,6 +208,9 @@ TEST(Arguments, BiasSinksAndDropout) {
   for (const double wrong : {not_a_number, infinite})
     expect_refused_on_some([&](auto& a) { a.scoring.sinks = {0, wrong, 0, 0}; }, "a sink is NaN or +inf");
   expect_refused_on_some([](auto& a) { a.scoring.dropout.probability = 1; }, "dropout is 1:");
+  for (Index Dropout::* number : {&Dropout::layer, &Dropout::first_batch, &Dropout::first_head})
+    expect_refused_on_some([&](auto& a) { a.scoring.dropout.*number = -1; },
+                           "dropout.layer, first_batch and first_head are from 0 to 2^31 - 1");
 }
 
 TEST(Arguments, MoreThanThereCanBe) {
@@ -241,6 +253,9 @@ TEST(Arguments, WithoutMemoryForAnEngine) {
 
 TEST(Arguments, WithoutACommunicator) {
   EXPECT_THROW((void)mpi(MPI_COMM_NULL), InputError);
+  Arguments<float> a;
+  a.attention.ranks = nullptr;
+  expect_input_error([&] { a.forward(); }, "Attention: ranks is null, give mpi(comm)");
   if (placed(0).ranks() == 1) return;
   MPI_Comm half = MPI_COMM_NULL, both = MPI_COMM_NULL;
   const int side = rank_of_world() == 0 ? 0 : 1;
@@ -315,6 +330,8 @@ TEST(Disagreement, OnBiasSinksAndDropout) {
   refused({.seed = 3 + static_cast<std::uint64_t>(other)}, "seed 3");
   refused({.step = static_cast<std::uint64_t>(other)}, "step 0");
   refused({.layer = other}, "layer 0");
+  refused({.first_batch = other}, "first_batch 0");
+  refused({.first_head = other}, "first_head 0");
   expect_refused([&](auto& a) { a.scoring.sinks = {0, 0, 0, 2 - 0.5 * static_cast<double>(other)}; },
                  "rank 0 has a sink 2");
 }
@@ -383,7 +400,17 @@ TEST(Disagreement, OnThePlacementAndTheTiles) {
     EXPECT_EQ(agreed_message([&] { arguments.forward(); }), "the ranks disagree: rank 0 has " +
                                                                 hash(dealt(13, 0)) + ", rank 1 has " +
                                                                 hash(dealt(13, ranks - 1)));
+    moved(arguments, placed(13), dealt(17, rank_of_world() == 0 ? 0 : ranks - 1));
+    EXPECT_EQ(agreed_message([&] { arguments.forward(); })
+                  .find("the ranks disagree: rank 0 has keys in ranges of hash " +
+                        std::to_string(dealt(17, 0).hash()) + ", rank 1"),
+              0);
   }
+  std::vector<Index> cuts{0};  // a piece for each rank: the same shards
+  for (int rank = 0; rank < ranks; ++rank) cuts.push_back(placed(17).ranges(rank).back().end());
+  expect_disagreement(
+      [&](auto& a) { moved(a, placed(13), Placement(PlacementKind::contiguous, cuts, ranks)); },
+      "pieces of the keys 17", "pieces of the keys " + std::to_string(ranks));
   expect_disagreement([](auto& a) { a.attention.processor = ring_attention::same_bits(1); },
                       "computing: the library's kernels", "computing: the same bits in tiles of 1");
 }

@@ -6,6 +6,7 @@
 #include "ring_attention/parallel/function_device.hpp"
 #include "ring_attention/partitions.hpp"
 #include "ring_attention/ring_attention.hpp"
+#include "support/agreed_error.hpp"
 #include "support/masks.hpp"
 #include "support/problem.hpp"
 
@@ -59,6 +60,15 @@ TYPED_TEST(Function, AnEmptyFunctionIsRefusedOnAllRanks) {
   EXPECT_THROW((void)function_agrees<TypeParam>(problem, ring(), AttentionFunction<TypeParam>()),
                AgreedError);
   EXPECT_TRUE(function_agrees(problem, ring()));
+}
+
+TEST(FunctionArguments, ABiasIsRefused) {
+  const Communicator comm(MPI_COMM_WORLD);
+  const Attention attention{mpi(MPI_COMM_WORLD), ring_attention::kernel<float>(library_kernel<float>)};
+  const Placement one_each(PlacementKind::contiguous, comm.size(), comm.size());
+  const Tensor<float> x({1, 1, 1, 4}), bias({1, 1, 1, comm.size()});
+  expect_agreed_error([&] { (void)forward(attention, x, x, x, one_each, Scoring{}, bias.view()); },
+                      "kernel: a function gets no bias");
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include "api/user.hpp"
 #include "ring_attention/core/allocation.hpp"
+#include "ring_attention/parallel/context_memory.hpp"
 #include "support/agreed_error.hpp"
 #include "support/masks.hpp"
 
@@ -169,6 +170,14 @@ std::pair<Index, Index> most_bytes(const User<T>& user) {
   return {forward, allocation::peak() - before};
 }
 
+/// What a program asks for, as on two ranks at least: with the caller's q, and out and dO of a backward; no lse, no tiles.
+template <class T>
+Index planned_bytes(const User<T>& user, bool gradients) {
+  return context_bytes({user.grid, user.attention.division, user.placement, user.problem.what().q(),
+                        user.problem.what().kv(), user.scoring},
+                       gradients, {sizeof(T), sizeof(T), sizeof(T)});
+}
+
 /// 48 tokens a rank: all slices are of one length.
 template <class T>
 GradientProblem<T> even_problem() {
@@ -198,6 +207,8 @@ TYPED_TEST(Partitions, UlyssesHoldsTwoLayouts) {
   EXPECT_EQ(backward,
             bytes<TypeParam>(std::max({kept + 2 * kv + q + row + 6 * kv + tile(kernel.backward),
                                        kept + q + 2 * kv + 3 * q, kept + 2 * q + 3 * kv + 3 * kv})));
+  EXPECT_EQ(planned_bytes(user, false), bytes<TypeParam>(6 * q + 4 * kv)) << "all of it at one time";
+  EXPECT_EQ(planned_bytes(user, true), bytes<TypeParam>(10 * q + 12 * kv));
 }
 
 // out, m and l, a tile; K,V: of a ring those that are here, and those on their way. The second: dQ, delta, a tile; K,V again,
@@ -219,6 +230,8 @@ TYPED_TEST(Partitions, RingAndAllGatherHoldTheirShards) {
     const auto [forward, backward] = most_bytes(user);
     EXPECT_EQ(forward, bytes<TypeParam>(q + kv * shard + 2 * row + tile(kernel.forward.many)));
     EXPECT_EQ(backward, bytes<TypeParam>(q + (kv + sums) * shard + row + tile(kernel.backward)));
+    EXPECT_EQ(planned_bytes(user, false), bytes<TypeParam>(2 * q + std::max<Index>(kv, 2) * shard));
+    EXPECT_EQ(planned_bytes(user, true), bytes<TypeParam>(4 * q + std::max<Index>(kv + sums, 5) * shard));
   }
 }
 

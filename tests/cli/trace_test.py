@@ -79,6 +79,7 @@ class TraceTest(harness.CommandTest):
             ("--backward --transport odd-even", "ring", 4, 1, "contiguous"),
             ("--parallel hybrid --ulysses 2 --backward", "hybrid", 2, 2, "contiguous"),
             ("--parallel all-gather --causal --placement zigzag", "all-gather", 4, 1, "zigzag"),
+            ("--parallel ulysses", "ulysses", 1, 4, "contiguous"),
         ):
             with self.subTest(words):
                 words = f"run --random 1,4,66,8 --json --trace trace.json {words}"
@@ -100,6 +101,8 @@ class TraceTest(harness.CommandTest):
         steps = ring if partition != "all-gather" else 1
         due = {"K,V": 4 * len(passes) * (steps - 1), "dK,dV": 4 * steps * (len(passes) - 1)}
         self.assertEqual(collections.Counter(lines[e["pid"], e["tid"]] for e in hops), collections.Counter(due))
+        exchanges = {lines[e["pid"], e["tid"]] for e in events if e.get("name") == "exchange"}
+        self.assertEqual(exchanges, {"ring": set(), "all-gather": {"all-gather"}}.get(partition, {"all-to-all"}))
         for rank, to, back in ((e["pid"], e["args"]["to"], e["args"]["from"]) for e in hops):
             self.assertEqual((to, back), ((rank + ulysses) % 4, (rank - ulysses) % 4))
         for args in (event["args"] for event in events if event.get("name") == "attention"):
@@ -122,13 +125,13 @@ class TraceTest(harness.CommandTest):
             for event in self.events():
                 if event["tid"] == 1 and event["ph"] == "B" and "owner" in event.get("args", {}):
                     self.assertEqual(event["args"]["keys"], queries[event["args"]["owner"]])  # self attention
-                    owners[event["pid"]].append(event["args"]["owner"])
+                    owners[event["pid"]].append((event["args"]["step"], event["args"]["owner"]))
                     pairs += event["args"]["pairs"]
                 if event["ph"] == "B" and event["name"] == "hop":
-                    sent[event["pid"]].append(event["args"]["owner"])
-            self.assertEqual(dict(sent), {rank: [(rank - hop) % 4 for hop in range(3)] for rank in range(4)})
+                    sent[event["pid"]].append((event["args"]["hop"], event["args"]["owner"]))
+            self.assertEqual(dict(sent), {rank: [(1 + hop, (rank - hop) % 4) for hop in range(3)] for rank in range(4)})
             self.assertEqual(pairs, 34 * 35 // 2)
-            self.assertEqual(dict(owners), {rank: [(rank - step) % 4 for step in range(4)] for rank in range(4)})
+            self.assertEqual(dict(owners), {rank: [(step, (rank - step) % 4) for step in range(4)] for rank in range(4)})
 
     def test_phases_of_the_job_and_the_picture_of_the_mask(self):
         self.run_well(2, *"run --random 1,1,33,4 --causal --check --out results --trace trace.json".split())

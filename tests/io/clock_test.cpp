@@ -43,6 +43,10 @@ TEST(Clock, RanksThatShareNoMemoryShareTheMachineOfTheirName) {
   EXPECT_EQ(group.rank, comm.rank());
   EXPECT_EQ(group.size, comm.size());
   EXPECT_EQ(group.first, 0);
+  const HostGroup third = host_group(4, {"a", "b", "a", "b", "b"});
+  EXPECT_EQ(third.rank, 2);
+  EXPECT_EQ(third.size, 3);
+  EXPECT_EQ(third.first, 1);
 }
 
 /// Pairs of ranks have a machine: 0 and 1, 2 and 3.

@@ -6,7 +6,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <filesystem>
 #include <limits>
+#include <system_error>
 
 #include "support/thrown_message.hpp"
 
@@ -82,6 +84,13 @@ TEST_F(Comm, ARankWithoutMemoryIsNamedOnAll) {
     });
   });
   EXPECT_TRUE(message.starts_with("rank " + std::to_string(last) + " is out of memory")) << message;
+}
+
+TEST_F(Comm, AFileThatCannotBeUsedIsNamed) {
+  const auto denied = std::make_error_code(std::errc::permission_denied);
+  const std::filesystem::filesystem_error error("rename", "from.npy", "to.npy", denied);
+  EXPECT_EQ(agreed([&] { agree(comm, [&] { throw error; }); }),
+            "from.npy: " + denied.message() + ": check the path");
 }
 
 TEST_F(Comm, TheErrorOfTheLowestRankIsThrownOnAll) {
