@@ -86,7 +86,8 @@ TEST(Layers, RmsNorm) {
 TEST(Layers, RotaryAngles) {
   Array x({1, 1, 1, 6}, 1.0);
   rotate<double>(x, {{3, 1, 1}}, 4, 100, 1);
-  for (const auto& [pair, angle] : {std::pair(0, 3.0), std::pair(1, 0.3), std::pair(2, 0.0)}) {
+  for (const auto& [pair, angle] :
+       {std::pair(Index{0}, 3.0), std::pair(Index{1}, 0.3), std::pair(Index{2}, 0.0)}) {
     EXPECT_NEAR(x.data()[2 * pair], std::cos(angle) - std::sin(angle), 1e-14);
     EXPECT_NEAR(x.data()[2 * pair + 1], std::sin(angle) + std::cos(angle), 1e-14);
   }

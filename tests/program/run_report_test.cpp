@@ -117,11 +117,11 @@ TEST(RunReport, TextAndJsonNameTheFilesAndTheMask) {
   RunReport report = of_two_ranks();
   report.q_offset = 7;
   const std::string text = to_text(report, options);
-  for (const char* part : {"Attention and its gradients", "[1, 4, 1, 16]  q.npy\n",
-                           "[1, 2, 1, 16]  k.npy, v.npy\n", "causal, window 3 before and all after",
-                           ", prefix 5, blocks 7:9, sink tokens 3, global tokens 1:2, chunks of 64, "
-                           "intervals of i.npy, query 0 at key position 7",
-                           "4 hops per rank", "backward 0 us"})
+  for (const char* part :
+       {"Attention and its gradients", "[1, 4, 1, 16]  q.npy\n", "[1, 2, 1, 16]  k.npy, v.npy\n",
+        "causal, window 3 before and all after",
+        ", prefix 5, blocks 7:9, sink tokens 3, global tokens 1:2, chunks of 64",
+        ", chunks of 64, intervals of i.npy, query 0 at key position 7", "4 hops per rank", "backward 0 us"})
     EXPECT_TRUE(has(text, part)) << part << " is not in\n" << text;
   const auto json = nlohmann::json::parse(to_json(report, options));
   for (const auto& [field, number] : {std::pair("prefix", 5), std::pair("sink_tokens", 3),
