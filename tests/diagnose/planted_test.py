@@ -12,6 +12,8 @@ import trials  # noqa: F401: the path of the package
 import numpy as np
 from ring_attention_diagnose import ARRAYS, InputError, assert_right, judged, problems_of
 from ring_attention_diagnose.__main__ import main
+from ring_attention_diagnose.diagnosis import diagnose
+from ring_attention_diagnose.examination import Options
 from ring_attention_diagnose.layout import submission_of
 from ring_attention_diagnose.picture import picture_of
 from ring_attention_diagnose.search import Evidence
@@ -105,8 +107,8 @@ class Planted(unittest.TestCase):
         for ranks, placement, sizes in rings:
             problems = problems_of(ranks, placement, only=["causal", "gqa", "documents", "batch", "wide-v"], **sizes)
             problems += [] if callable(placement) else problems_of(ranks, placement, only=["more-keys"], **sizes)
-            right, report, _ = judged(problems, [given_of(problem, "") for problem in problems])
-            self.assertTrue(right, f"{ranks} {placement} {sizes} {report}")
+            answers = submission_of(problems, [given_of(problem, "") for problem in problems]).answers
+            self.assertTrue(diagnose(answers, Options(lists_not_tested=False)).right, f"{ranks} {placement} {sizes}")
         for parallel in ("ulysses", "hybrid", "all-gather"):
             right, report, _ = verdict("", 4, "contiguous" if parallel == "ulysses" else "zigzag", parallel, 2, ["causal", "batch"])
             self.assertTrue(right, f"{parallel} {report}")
