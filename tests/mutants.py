@@ -53,6 +53,13 @@ def source_of(test):
     return script + (".sh" if (ROOT / f"{script}.sh").is_file() else ".py")
 
 
+def targets_of(test):
+    """What the build makes for a test of CTest."""
+    choice = check.Choice([test])
+    choice.add_file(source_of(test))
+    return choice.targets
+
+
 def faults():
     names, found = set(), []
     for row in rows():
@@ -62,6 +69,8 @@ def faults():
             found.append(f"{row['name']}: its text stands {times} times in {row['file']}" if times >= 0 else f"{row['name']}: no text")
         if not row["test"] or not (ROOT / source_of(row["test"])).is_file():
             found.append(f"{row['name']}: there is no test {row['test']}")
+        elif "/" not in row["test"] and not targets_of(row["test"]):
+            found.append(f"{row['name']}: nothing is built for {row['test']}")
         if row["name"] in names or row["text"] == row["replacement"]:
             found.append(f"{row['name']}: twice, or it changes nothing")
         names.add(row["name"])
@@ -123,11 +132,7 @@ def run_script(words):
 
 def build_for(tests):
     """(exit code, text) of building what tests of CTest need."""
-    targets = {"test_yield_while_waiting"}
-    for test in tests:
-        choice = check.Choice([test])
-        choice.add_file(source_of(test))
-        targets |= choice.targets
+    targets = {"test_yield_while_waiting"}.union(*map(targets_of, tests))
     return run(["cmake", "--build", BUILD, "--parallel", os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL", os.cpu_count()),
                 "--target", *sorted(targets)])
 
