@@ -12,11 +12,8 @@ from player_test import ROOT
 
 PAGE = ROOT / "docs/lessons_page/index.html"
 RUN = """(async (lesson, flags) => {
-  Object.assign(page.fields.lesson, { value: lesson });
-  page.defaults();
-  page.fields.flags.value = flags;
-  await page.run();
-  return page.last;
+  await page.run(page.choose(new URLSearchParams(flags ? { lesson, flags } : { lesson })));
+  return { ...page.last, text: by("output").textContent };
 })"""
 SENTENCE = "This browser cannot suspend WebAssembly"
 
@@ -46,12 +43,14 @@ def large_sends(page):
 
 
 def addresses(page, url):
-    page.open(f"{url}?1#05_blocking_ring?ranks=3&flags=--seq+50")
-    if not page.until("page.last", 30) or "3 ranks, 50 tokens" not in page.run("page.last.text"):
+    page.open(f"{url}?1#lesson=05_blocking_ring&ranks=3&flags=--seq+50")
+    if not page.until("page.last", 30) or "3 ranks, 50 tokens" not in page.run("by('output').textContent"):
         yield f"an address does not run its lesson: {page.run('document.body.innerText')}"
+    if "a “ranks”" not in (said := page.run("page.choose('lesson=02_online_softmax&ranks=3')")):
+        yield f"a lesson of one rank takes three: {said}"
     old = page.call("Page.addScriptToEvaluateOnNewDocument", source="delete WebAssembly.Suspending")
-    page.open(f"{url}?2#05_blocking_ring")
-    if SENTENCE not in (said := page.run("document.getElementById('verdict').textContent")):
+    page.open(f"{url}?2#lesson=05_blocking_ring")
+    if SENTENCE not in (said := page.run("by('verdict').textContent")):
         yield f"without JSPI the page says: {said}"
     page.call("Page.removeScriptToEvaluateOnNewDocument", identifier=old["identifier"])
 
@@ -59,7 +58,7 @@ def addresses(page, url):
 def failures_at(page, url, folder):
     page.look(800)
     page.open(url)
-    lessons = page.run("[...page.fields.lesson.options].map((one) => one.value)")
+    lessons = page.run("[...page.field('lesson').options].map((one) => one.value)")
     found = [*programs(page, lessons if url.startswith("file:") else ["05_blocking_ring"]), *large_sends(page)]
     return found + [*addresses(page, url)]
 

@@ -168,7 +168,7 @@ class Filter(Document):
         files = [file.relative_to(ROOT / "lessons").as_posix() for file in self.programs()]
         lesson = self.path.parent.name
         in_page = f">{lesson}</option>" in (ROOT / "docs/lessons_page/index.html").read_text(encoding="utf-8")
-        runs = f'\n<a href="lessons_page/index.html#{lesson}">It runs in a browser page.</a>\n' if in_page else ""
+        runs = f'\n<a href="lessons_page/index.html#lesson={lesson}">It runs in a browser page.</a>\n' if in_page else ""
         return f"\n\n## The program {{#{page(self.path)}-program}}\n{runs}" + "".join(
             f"\n`{os.path.basename(file)}`\n\n@includelineno {file}\n" for file in files
         )

@@ -1,19 +1,23 @@
-// The lessons' programs: the form, the address, a run. Each rank is an instance of the module (ranks.js).
+// The lessons' programs: what a rank of theirs can call, and what it writes. Each rank is an instance of the module (ranks.js).
 "use strict";
-
-class Exit extends Error {
-  constructor(code) {
-    super();
-    this.code = code;
-  }
-}
 
 class Program extends Job {
   /** print: takes what the ranks write, as it comes */
   constructor(lesson, ranks, flags, print) {
-    super([ranks, lesson, ...flags, ""].join("\n"), ranks, () => {});
+    super([ranks, lesson, ...flags, ""].join("\n"), ranks);
     this.print = print;
     this.begun = []; // the line of each rank that has no end yet, so that lines of ranks do not mix
+  }
+
+  /** Until all ranks have returned, or one has called exit(); `code` is the exit code. */
+  async run(module) {
+    const exit = new Promise((resolve) => { this.exit = resolve; });
+    try {
+      this.code = await Promise.race([exit, super.run(module).then((codes) => Math.max(...codes))]);
+    } finally {
+      this.stop();
+      this.print(this.begun.join(""));
+    }
   }
 
   imports(rank, bytes) {
@@ -62,83 +66,41 @@ class Program extends Job {
         bytes(happened, 32).fill(0);
         return number(events, 1);
       })),
-      proc_exit: (code) => { throw new Exit(code); },
+      proc_exit: suspending((code) => new Promise(() => this.exit(code))), // for ever
     };
     return { page, wasi_snapshot_preview1: noFiles(calls) };
   }
 }
 
-class Page {
+class LessonsPage extends RunForm {
   constructor(form) {
-    this.fields = form.elements;
-    if (!HAS_JSPI || !window.lessonsModule) {
-      this.say(HAS_JSPI ? "This page lacks its module, which `make live` makes." : NO_JSPI);
-      this.fields.run.disabled = true;
-      return;
-    }
-    this.module = compiledModule(lessonsModule.wasm);
-    this.fields.lesson.addEventListener("change", () => this.defaults());
-    form.addEventListener("submit", (event) => {
-      event.preventDefault();
-      const { lesson, ranks, flags } = this.fields, words = new URLSearchParams({ ranks: ranks.value, flags: flags.value });
-      const address = `#${lesson.value}?${words}`;
-      if (location.hash === address) this.run();
-      else location.hash = address;
-    });
-    this.fields.stop.addEventListener("click", () => this.job.stop());
-    addEventListener("hashchange", () => this.follow());
-    this.follow();
-  }
-
-  say(text) {
-    document.getElementById("verdict").textContent = text;
+    super(form);
+    this.field("lesson").addEventListener("change", () => this.defaults());
+    this.connect(window.lessonsModule?.wasm);
   }
 
   /** The lesson's own number of ranks. */
   defaults() {
-    const { lesson, ranks, flags } = this.fields, own = lesson.selectedOptions[0].dataset.ranks;
+    const [lesson, ranks, flags] = this.fields, own = lesson.selectedOptions[0]?.dataset.ranks;
     ranks.value = own ?? 1;
     ranks.disabled = !own;
     flags.value = "";
   }
 
-  /** The address: #05_blocking_ring, and perhaps ?ranks=3&flags=--seq+100. */
-  follow() {
-    const [name, words] = location.hash.slice(1).split("?"), given = new URLSearchParams(words);
-    const { lesson, ranks, flags } = this.fields;
-    if (![...lesson.options].some((one) => one.value === name)) return;
-    lesson.value = name;
-    this.defaults();
-    if (!ranks.disabled) ranks.value = given.get("ranks") ?? ranks.value;
-    flags.value = given.get("flags") ?? "";
-    this.run();
+  newJob() {
+    const [lesson, ranks, flags] = this.fields.map((field) => field.value);
+    by("output").replaceChildren();
+    const job = new Program(lesson, Number(ranks), flags.split(/\s+/).filter(Boolean), (text) => {
+      if (job === this.job) by("output").append(text);
+    });
+    return job;
   }
 
-  async run() {
-    const { lesson, ranks, flags, stop } = this.fields, output = document.getElementById("output");
-    this.job?.stop();
-    if (!lesson.form.reportValidity()) return;
-    output.replaceChildren();
-    const job = this.job = new Program(lesson.value, Number(ranks.value), flags.value.split(/\s+/).filter(Boolean), (text) => {
-      if (job === this.job) output.append(text);
-    });
-    this.last = null;
-    stop.hidden = false;
-    this.say("It runs.");
-    let end = null;
-    try {
-      end = { code: Math.max(...await job.run(await this.module)) };
-    } catch (error) {
-      end = error instanceof Exit ? { code: error.code } : { failed: error.message };
-    }
-    job.stop(); // ranks that still run
-    if (job !== this.job) return;
-    output.append(...job.begun.filter(Boolean));
-    stop.hidden = true;
-    const meaning = ["no check failed", "a check failed", "a wrong flag, or another error"][end.code];
-    this.say(end.failed ?? `Exit code ${end.code}${meaning ? `: ${meaning}` : ""}.`);
-    this.last = { ...end, text: output.textContent };
+  show({ code }) {
+    const meaning = ["no check failed", "a check failed", "a wrong flag, or another error"][code];
+    this.say(`Exit code ${code}${meaning ? `: ${meaning}` : ""}.`);
+    this.last = { code };
   }
 }
 
-const page = new Page(document.getElementById("program"));
+const page = new LessonsPage(by("program"));

@@ -1,7 +1,6 @@
 // The page: scenes, time, keys, files. `player` is for the test, too.
 "use strict";
 
-const by = (id) => document.getElementById(id);
 const SECONDS = 14; // of a scene, at normal speed
 const OPENS = 0.45; // of a scene: where its square is partly filled
 

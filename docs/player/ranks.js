@@ -8,9 +8,9 @@ const NO_JSPI = "This browser cannot suspend WebAssembly, which a rank that wait
 const MOST_MS = 40; // between two moments at which the page may draw
 
 class Job {
-  /** address: all words of a choice. onProgress: is told the part of the run that rank 0 has done. */
-  constructor(address, ranks, onProgress) {
-    Object.assign(this, { address, left: ranks, onProgress, drawn: performance.now() });
+  /** address: all words of a choice. The form sets onRest(), which is called when a rank rests. */
+  constructor(address, ranks) {
+    Object.assign(this, { address, left: ranks, done: 0, drawn: performance.now() }); // done: by rank 0, up to 1
     this.mail = new Map(); // the messages that are there, by sender, receiver and tag
     this.waiting = new Map(); // what takes the next message, likewise
     this.traces = new Array(ranks).fill("");
@@ -93,7 +93,8 @@ class Job {
 
   rest(rank, done) {
     if (this.stopped) return new Promise(() => {}); // for ever
-    if (rank === 0) this.onProgress(done);
+    if (rank === 0) this.done = done;
+    this.onRest();
     if (performance.now() - this.drawn < MOST_MS) return undefined;
     return new Promise((wake) => setTimeout(() => {
       this.drawn = performance.now();
