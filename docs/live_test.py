@@ -43,7 +43,7 @@ RUN = """(async (address) => {
   const { events, checks, arrays, trace, failed } = live.last;
   const text = (array) => btoa(new Uint8Array(array.buffer).reduce((all, byte) => all + String.fromCharCode(byte), ""));
   return { said: by("verdict").textContent, right: !failed && checks.length === 5 && checks.every((one) => one.right),
-           failed: Boolean(failed), events: JSON.stringify(events), missing: trace ? verdictOf(trace) : [],
+           failed: Boolean(failed), events: JSON.stringify(events), missing: trace ? trace.verdict : [],
            arrays: Object.entries(arrays ?? {}).map(([name, array]) => [name, text(array)]) };
 })"""
 

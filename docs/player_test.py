@@ -265,7 +265,7 @@ class Checks:
                 complete = cells["complete"] == cells["visible"]
                 self.check(complete != (name in INCOMPLETE), f"{name}: {cells}")
                 self.check(cells["twice"] == 0, f"{name}: cells are computed twice: {cells}")
-            self.check((page.run("verdictOf(player.trace).length") > 0) == (name in WRONG), f"{name}: the verdict is wrong")
+            self.check((page.run("player.trace.verdict.length") > 0) == (name in WRONG), f"{name}: the verdict is wrong")
             self.check(page.run("player.time === player.trace.end"), f"{name}: steps do not reach the end")
             self.check(page.run(IDLE) <= MOST_IDLE, f"{name}: nothing happens for {page.run(IDLE):.2f} of the time")
             whole = page.run(f"Math.max(...player.scenes.find((one) => one.name === '{name}').events.map((one) => one.ts ?? 0))")
@@ -374,7 +374,7 @@ class Checks:
         )
         self.open_texts([file.read_text(encoding="utf-8")])
         self.check(self.page.run("player.trace.computes.length") > 2 * 35, "a trace of now is not played")
-        self.check(self.page.run("verdictOf(player.trace).length") == 0, "a trace of now: the square is not complete")
+        self.check(self.page.run("player.trace.verdict.length") == 0, "a trace of now: the square is not complete")
         died = [
             f'[{{"ph":"B","pid":{rank},"tid":2,"ts":{rank + 1},"name":"hop","args":{{"owner":0}}}},\n'
             f'{{"ph":"B","pid":{rank},"tid":2,"ts":9,"name":"wait"}},\n{{"ph":"E","pi'
@@ -383,7 +383,7 @@ class Checks:
         self.open_texts(died)
         self.page.run("player.seek(player.trace.end - 0.5)")
         self.check(self.page.run("player.trace.ranks") == 2, "files of a job that died do not open")
-        self.check(self.page.run("verdictOf(player.trace).length") == 1, "a job that died looks like one that ended")
+        self.check(self.page.run("player.trace.verdict.length") == 1, "a job that died looks like one that ended")
 
     def open_texts(self, texts):
         self.page.run(f"player.open({json.dumps(texts)}.map((text, i) => new File([text], `trace.rank${{i}}`)))")

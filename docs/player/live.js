@@ -10,7 +10,7 @@ class Live extends RunForm {
   show({ traces, told, arrays }, spent) {
     const events = traces.flatMap(readEvents);
     const checks = told.filter((one) => one.check), ranks = told.filter((one) => "rank" in one).sort((a, b) => a.rank - b.rank);
-    const trace = readTrace(events), sentence = this.verdict(checks), missing = verdictOf(trace);
+    const trace = readTrace(events), sentence = this.verdict(checks), missing = trace.verdict;
     this.last = { events, checks, arrays, trace };
     this.say([sentence, ...missing].join(" "), checks.some((one) => !one.right) || missing.length > 0);
     this.link();

@@ -49,7 +49,7 @@ class Player {
     by("time").value = Math.round((1000 * this.time) / Math.max(this.trace.end, 1e-9));
     by("time").setAttribute("aria-valuetext", `${milliseconds(this.time)} of ${milliseconds(this.trace.end)}`);
     by("summary").textContent = this.summary();
-    by("summary").classList.toggle("wrong", this.time >= this.trace.end && verdictOf(this.trace).length > 0);
+    by("summary").classList.toggle("wrong", this.time >= this.trace.end && this.trace.verdict.length > 0);
     const lines = wordsOf(this.trace, this.time);
     const list = by("state");
     while (list.children.length > lines.length) list.lastChild.remove();
@@ -70,7 +70,7 @@ class Player {
     const parcels = trace.flights.filter((one) => one.owner !== undefined && one.begin <= time && time < one.end);
     if (parcels.length > 0)
       parts.push(`on their way: ${parcels.map((one) => `${parcelName(one)} to rank ${one.to}`).join(", ")}`);
-    const verdict = time >= trace.end ? verdictOf(trace) : [];
+    const verdict = time >= trace.end ? trace.verdict : [];
     if (time >= trace.end && verdict.length === 0) parts.push("nothing is missing");
     return `${parts.join("; ")}. ${verdict.join(" ")}`.trim();
   }

@@ -52,6 +52,7 @@ function readTrace(events) {
   cutGaps(trace, lines);
   queueUp(trace.flights);
   trace.moments = [...new Set(lines.flatMap(({ begin, end }) => [begin, end]).concat(0, trace.end))].sort((a, b) => a - b);
+  trace.verdict = verdictOf(trace);
   return trace;
 }
 
@@ -167,10 +168,13 @@ function readEvent(trace, event, at, open, sent, arrived) {
     passes.push(pass);
     trace.passes.push(pass);
   } else if (event.ph === "B") {
-    const slice = { rank: event.pid, track: event.tid, name: `${event.name}`, begin: at, end: trace.end,
-                    pass: passes.length - 1, ...checkedArguments(trace, event.args ?? {}) };
+    const own = checkedArguments(trace, event.args ?? {}), pass = passes.at(-1);
+    // A step computes the queries and heads of its pass, unless it has its own, as a token that is decoded.
+    const slice = { rank: event.pid, track: event.tid, name: `${event.name}`, begin: at, end: trace.end, pass: passes.length - 1,
+                    ...own, queries: own.queries ?? pass?.queries,
+                    heads: own.heads ?? pass?.heads ?? [0, trace.attention?.heads ?? 1] };
     stack.push(slice);
-    if (slice.keys) trace.computes.push(withQueries(trace, slice));
+    if (slice.keys) trace.computes.push(slice);
     if (slice.name === "wait") trace.waits.push(slice);
   } else if (event.ph === "E" && stack.length > 0) {
     const slice = stack.pop();
@@ -184,14 +188,6 @@ function readEvent(trace, event, at, open, sent, arrived) {
   } else if (event.ph === "f") {
     arrived.push({ key, end: at, to: event.pid });
   }
-}
-
-/** A step computes the queries and heads of its pass, unless it has its own, as a token that is decoded. */
-function withQueries(trace, slice) {
-  const pass = trace.of[slice.rank].passes.at(-1) ?? {};
-  slice.queries ??= pass.queries;
-  slice.heads ??= pass.heads ?? [0, trace.attention?.heads ?? 1];
-  return slice;
 }
 
 /** The pass that the trace is in: the latest that a rank has begun. */
@@ -266,9 +262,7 @@ function doingOf(trace, rank, time) {
 
 /** The state of a moment, in words: a line for each rank. */
 function wordsOf(trace, time) {
-  const lines = [];
-  for (let rank = 0; rank < trace.ranks; ++rank) lines.push(`rank ${rank} ${wordsOfRank(trace, rank, time)}`);
-  return lines;
+  return trace.of.map((_, rank) => `rank ${rank} ${wordsOfRank(trace, rank, time)}`);
 }
 
 function wordsOfRank(trace, rank, time) {
@@ -293,11 +287,6 @@ function parcelName({ track, owner }) {
 
 /** What is wrong at the end, in sentences: cells that no rank has computed, gradients that are not at their owner. */
 function verdictOf(trace) {
-  trace.verdict ??= verdictOn(trace);
-  return trace.verdict;
-}
-
-function verdictOn(trace) {
   const sentences = trace.died ? ["The trace ends in the middle of a step."] : [];
   const passes = trace.attention ? passAt(trace, trace.end) + 1 : 0;
   for (let pass = 0; pass < passes; ++pass) {
