@@ -251,7 +251,7 @@ class Checks:
     def scenes(self):
         """Each is played to its end; then the square is complete, but in the scenes of mistakes."""
         page = self.page
-        names = page.run("player.scenes.map((scene) => scene.name)")
+        names = page.run("recordedScenes.map((scene) => scene.name)")
         self.check(len(names) >= 13, f"there are {len(names)} scenes")
         for name in names:
             page.run(f"location.hash = '{name}'")
@@ -268,7 +268,7 @@ class Checks:
             self.check((page.run("player.trace.verdict.length") > 0) == (name in WRONG), f"{name}: the verdict is wrong")
             self.check(page.run("player.time === player.trace.end"), f"{name}: steps do not reach the end")
             self.check(page.run(IDLE) <= MOST_IDLE, f"{name}: nothing happens for {page.run(IDLE):.2f} of the time")
-            whole = page.run(f"Math.max(...player.scenes.find((one) => one.name === '{name}').events.map((one) => one.ts ?? 0))")
+            whole = page.run(f"Math.max(...recordedScenes.find((one) => one.name === '{name}').events.map((one) => one.ts ?? 0))")
             shown = page.run("player.trace.cuts.reduce((sum, one) => sum + one.cut, player.trace.end)")
             self.check(abs(whole - shown) < 0.01, f"{name}: {shown} of {whole} microseconds are shown or said to be cut")
             self.owners(name)
@@ -395,7 +395,7 @@ class Checks:
         page.until("player.scene === 'backward'")
         page.run("player.seek(player.trace.end * 0.7)")
         page.look(LAPTOP[0], height=LAPTOP[1])
-        for name in page.run("player.scenes.map((scene) => scene.name)"):
+        for name in page.run("recordedScenes.map((scene) => scene.name)"):
             page.run(f"scrollTo(0, 0); player.loadScene('{name}'); player.stop(); player.seek(player.trace.end * 0.7)")
             low = page.run("Math.max(...['ring', 'square', 'lanes', 'moment'].map((id) => by(id).getBoundingClientRect().bottom))")
             self.check(low <= LAPTOP[1], f"{name}: the state or the lanes end at {low} px on a laptop")

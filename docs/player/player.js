@@ -6,13 +6,9 @@ const OPENS = 0.45; // of a scene: where its square is partly filled
 
 class Player {
   constructor() {
-    this.views = [new RingView(by("ring")), new SquareView(by("square")), new LanesView(by("lanes"), (part) => {
-      this.stop();
-      this.seek(part * this.trace.end);
-    })];
-    this.time = 0;
+    this.views = [new RingView(by("ring")), new SquareView(by("square")),
+                  new LanesView(by("lanes"), (part) => this.go(part * this.trace.end))];
     this.playing = false;
-    this.scenes = recordedScenes;
   }
 
   /** Shows a trace from its begin on. */
@@ -24,12 +20,13 @@ class Player {
     by("recorded").textContent = recorded
       + (cut > 0 ? ` ${milliseconds(cut)} of ${milliseconds(trace.end + cut)} are cut: no rank has an event then.` : "");
     by("square-figure").hidden = !trace.attention;
+    by("state").replaceChildren(...trace.of.map(() => document.createElement("li")));
     for (const view of this.views) view.load(trace);
     this.seek(0);
   }
 
   loadScene(name) {
-    const scene = this.scenes.find((one) => one.name === name);
+    const scene = recordedScenes.find((one) => one.name === name);
     if (!scene) return;
     by("scene").value = name;
     this.scene = name;
@@ -44,28 +41,30 @@ class Player {
     if (!this.playing) this.announce();
   }
 
+  /** Stops at a time. */
+  go(time) {
+    this.stop();
+    this.seek(time);
+  }
+
   draw() {
     for (const view of this.views) view.draw(this.time);
     by("time").value = Math.round((1000 * this.time) / Math.max(this.trace.end, 1e-9));
     by("time").setAttribute("aria-valuetext", `${milliseconds(this.time)} of ${milliseconds(this.trace.end)}`);
     by("summary").textContent = this.summary();
     by("summary").classList.toggle("wrong", this.time >= this.trace.end && this.trace.verdict.length > 0);
-    const lines = wordsOf(this.trace, this.time);
-    const list = by("state");
-    while (list.children.length > lines.length) list.lastChild.remove();
-    lines.forEach((line, i) => {
-      const item = list.children[i] ?? list.appendChild(document.createElement("li"));
+    wordsOf(this.trace, this.time).forEach((line, i) => {
+      const item = by("state").children[i];
       if (item.textContent !== line) item.textContent = line;
     });
   }
 
   summary() {
     const { trace, time } = this, parts = [`${milliseconds(time)} of ${milliseconds(trace.end)}`];
-    const pass = trace.passes.find((one) => one.begin <= time && one.rank === 0);
     if (trace.attention) {
-      const of = trace.passes.filter((one) => one.rank === 0)[passAt(trace, time)] ?? pass;
       const { visible, complete } = countCells(trace, time);
-      parts.push(`${of?.name ?? "attention"}: ${complete} of ${visible} visible cells are computed`);
+      const { name } = trace.of[0].passes[passAt(trace, time)] ?? { name: "attention" };
+      parts.push(`${name}: ${complete} of ${visible} visible cells are computed`);
     }
     const parcels = trace.flights.filter((one) => one.owner !== undefined && one.begin <= time && time < one.end);
     if (parcels.length > 0)
@@ -80,9 +79,8 @@ class Player {
   }
 
   step(direction) {
-    this.stop();
     const later = this.trace.moments.filter((moment) => direction * (moment - this.time) > 1e-6);
-    this.seek((direction > 0 ? later[0] : later.at(-1)) ?? this.time);
+    this.go((direction > 0 ? later[0] : later.at(-1)) ?? this.time);
   }
 
   play() {
@@ -109,11 +107,6 @@ class Player {
     this.announce();
   }
 
-  toggle() {
-    if (this.playing) this.stop();
-    else this.play();
-  }
-
   async open(files) {
     const name = [...files].map((file) => file.name).join(", ");
     try {
@@ -132,53 +125,38 @@ function milliseconds(time) {
   return `${(time / 1000).toFixed(time < 10000 ? 2 : 1)} ms`;
 }
 
-function fillScenes(scenes) {
-  for (const lesson of [...new Set(scenes.map((scene) => scene.lesson))].sort()) {
-    const group = document.createElement("optgroup");
-    group.label = `Lesson ${lesson}`;
-    for (const { name, title } of scenes.filter((scene) => scene.lesson === lesson)) group.append(new Option(title, name));
-    by("scene").append(group);
-  }
-}
-
-/** Keys of the page, where the focus is on nothing that has keys of its own. */
+/** Keys of the page press the buttons that name them, where the focus is on nothing that has keys of its own. */
 function onKey(event) {
-  if (event.altKey || event.ctrlKey || event.metaKey || event.target.closest("select, input, button, summary, a")) {
-    const stepping = event.target.closest("button") && event.key !== " " && event.key !== "Enter";
-    if (!stepping || event.altKey || event.ctrlKey || event.metaKey) return;
-  }
-  const keys = {
-    " ": () => player.toggle(), ArrowRight: () => player.step(1), ArrowLeft: () => player.step(-1),
-    Home: () => { player.stop(); player.seek(0); }, End: () => { player.stop(); player.seek(player.trace.end); },
-  };
-  if (!keys[event.key]) return;
+  if (event.altKey || event.ctrlKey || event.metaKey || event.target.closest("select, input, summary, a")) return;
+  if (event.key === " " && event.target.closest("button")) return;
+  const key = event.key === " " ? "Space" : event.key;
+  const button = [...document.querySelectorAll("button")].find((one) => one.getAttribute("aria-keyshortcuts") === key);
+  if (!button) return;
   event.preventDefault();
-  keys[event.key]();
-}
-
-function connect() {
-  fillScenes(player.scenes);
-  by("scene").addEventListener("change", () => { location.hash = by("scene").value; });
-  by("begin").addEventListener("click", () => { player.stop(); player.seek(0); });
-  by("end").addEventListener("click", () => { player.stop(); player.seek(player.trace.end); });
-  by("back").addEventListener("click", () => player.step(-1));
-  by("step").addEventListener("click", () => player.step(1));
-  by("play").addEventListener("click", () => player.toggle());
-  by("time").addEventListener("input", () => {
-    player.stop();
-    player.seek((Number(by("time").value) / 1000) * player.trace.end);
-  });
-  by("file").addEventListener("change", () => player.open(by("file").files));
-  addEventListener("dragover", (event) => event.preventDefault());
-  addEventListener("drop", (event) => {
-    event.preventDefault();
-    player.open(event.dataTransfer.files);
-  });
-  addEventListener("keydown", onKey);
-  addEventListener("hashchange", () => player.loadScene(location.hash.slice(1)));
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => player.draw());
+  button.click();
 }
 
 const player = new Player();
-connect();
-player.loadScene(player.scenes.some(({ name }) => `#${name}` === location.hash) ? location.hash.slice(1) : "overlapped");
+for (const lesson of [...new Set(recordedScenes.map((scene) => scene.lesson))].sort()) {
+  const group = document.createElement("optgroup");
+  group.label = `Lesson ${lesson}`;
+  for (const { name, title } of recordedScenes.filter((scene) => scene.lesson === lesson)) group.append(new Option(title, name));
+  by("scene").append(group);
+}
+by("scene").addEventListener("change", () => { location.hash = by("scene").value; });
+by("begin").addEventListener("click", () => player.go(0));
+by("end").addEventListener("click", () => player.go(player.trace.end));
+by("back").addEventListener("click", () => player.step(-1));
+by("step").addEventListener("click", () => player.step(1));
+by("play").addEventListener("click", () => (player.playing ? player.stop() : player.play()));
+by("time").addEventListener("input", () => player.go((Number(by("time").value) / 1000) * player.trace.end));
+by("file").addEventListener("change", () => player.open(by("file").files));
+addEventListener("dragover", (event) => event.preventDefault());
+addEventListener("drop", (event) => {
+  event.preventDefault();
+  player.open(event.dataTransfer.files);
+});
+addEventListener("keydown", onKey);
+addEventListener("hashchange", () => player.loadScene(location.hash.slice(1)));
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => player.draw());
+player.loadScene(recordedScenes.some(({ name }) => `#${name}` === location.hash) ? location.hash.slice(1) : "overlapped");

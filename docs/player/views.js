@@ -140,7 +140,10 @@ class SquareView {
     if (left < 0) this.fillCells(coverage(trace, time, pass), ofRank[0], colour("--empty-cell"));
     context.globalAlpha = 1;
     context.fillStyle = colour("--hidden-cell");
-    this.hide();
+    const { cells } = trace.attention, tall = canvas.height / cells.length, wide = canvas.width / cells[0].length;
+    cells.forEach((row, i) => [...row].forEach((cell, j) => {
+      if (cell === ".") context.fillRect(j * wide, i * tall, wide, tall);
+    }));
   }
 
   /** Heads are columns within a cell, as each rank of Ulysses computes some of them. Returns how many rectangles it draws. */
@@ -191,14 +194,6 @@ class SquareView {
     }
     return spans;
   }
-
-  hide() {
-    const { cells } = this.trace.attention, { width, height } = this.canvas;
-    const tall = height / cells.length, wide = width / cells[0].length;
-    cells.forEach((row, i) => [...row].forEach((cell, j) => {
-      if (cell === ".") this.context.fillRect(j * wide, i * tall, wide, tall);
-    }));
-  }
 }
 
 /** What each rank does over time. */
@@ -237,17 +232,13 @@ class LanesView {
     };
     for (const { waits } of trace.of) add(waits, "url(#hatch)");
     trace.of.forEach(({ computes }, rank) => add(computes, colourOf(rank)));
-    for (const { at } of trace.cuts) {
-      const x = (at / length) * 1000;
-      element("line", { class: "cut", x1: x, x2: x, y1: 0, y2: all }, svg);
-    }
+    for (const { at } of trace.cuts)
+      element("line", { class: "cut", transform: `translate(${(at / length) * 1000})`, y1: 0, y2: all }, svg);
     this.playhead = element("line", { class: "playhead", y1: 0, y2: all }, svg);
     this.box.replaceChildren(svg);
   }
 
   draw(time) {
-    const x = (time / Math.max(this.trace.end, 1e-9)) * 1000;
-    this.playhead.setAttribute("x1", x);
-    this.playhead.setAttribute("x2", x);
+    this.playhead.setAttribute("transform", `translate(${(time / Math.max(this.trace.end, 1e-9)) * 1000})`);
   }
 }
