@@ -15,7 +15,6 @@ RUN = """(async (lesson, flags) => {
   await page.run(page.choose(new URLSearchParams(flags ? { lesson, flags } : { lesson })));
   return { ...page.last, text: by("output").textContent };
 })"""
-SENTENCE = "This browser cannot suspend WebAssembly"
 
 
 def complaint(page, lesson, flags, code, words):
@@ -50,7 +49,7 @@ def addresses(page, url):
         yield f"a lesson of one rank takes three: {said}"
     old = page.call("Page.addScriptToEvaluateOnNewDocument", source="delete WebAssembly.Suspending")
     page.open(f"{url}?2#lesson=05_blocking_ring")
-    if SENTENCE not in (said := page.run("by('verdict').textContent")):
+    if "This browser cannot suspend WebAssembly" not in (said := page.run("by('verdict').textContent")):
         yield f"without JSPI the page says: {said}"
     page.call("Page.removeScriptToEvaluateOnNewDocument", identifier=old["identifier"])
 

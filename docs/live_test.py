@@ -21,7 +21,7 @@ try:
     import numpy as np
     from ring_attention_diagnose.diagnosis import diagnose
     from ring_attention_diagnose.placement import Job
-    from ring_attention_diagnose.problem import Case, Problem
+    from ring_attention_diagnose.problem import ARRAYS, Case, Problem
 except ImportError as error:
     print(f"skipped: {error}")
     sys.exit(77)
@@ -29,7 +29,6 @@ except ImportError as error:
 RANDOM, NATIVE = 100, 12  # choices; of these so many are compared with the program
 FIRST_SECONDS = 0.5  # of CPU, of a page that is loaded, to its first verdict
 ULP = 8  # of the largest number of an array: 5 were seen
-GRADIENTS = ("dq", "dk", "dv")
 # What shows a mistake on this page and names it.
 RING = {"ranks": 4, "tokens": 24, "kv_heads": 2, "dim": 16}
 SHOWS = {
@@ -85,7 +84,7 @@ def native(words, folder):
                *([] if words["partition"] == "ulysses" else ["--placement", words["placement"]]),
                *(["--ulysses", 2] if words["partition"] == "hybrid" else [])]
     subprocess.run([str(word) for word in command], stdout=subprocess.DEVNULL, check=True)
-    return {name: np.load(results / f"{name}.npy").ravel() for name in ("out", "lse", *GRADIENTS)}
+    return {name: np.load(results / f"{name}.npy").ravel() for name in ARRAYS}
 
 
 def differences(got, want):
@@ -124,7 +123,7 @@ def named(words, arrays):
              for name, array in arrays.items()}
     given = {name: whole[name].astype(np.float64) for name in ("q", "k", "v", "dout")}
     problem = Problem(case, Job(words["ranks"], words.get("placement", "zigzag")), 1).given(given)
-    found = diagnose([(problem, {name: whole[name] for name in ("out", "lse", *GRADIENTS)})])
+    found = diagnose([(problem, {name: whole[name] for name in ARRAYS})])
     return {one.id for part in (found.forward, found.backward) for why in part.explanations for one in why.mistakes}
 
 

@@ -391,9 +391,7 @@ class Checks:
     def looks(self):
         """No horizontal scrolling; contrast in both modes."""
         page = self.page
-        page.run("location.hash = 'backward'; document.querySelectorAll('details').forEach((one) => { one.open = true; })")
-        page.until("player.scene === 'backward'")
-        page.run("player.seek(player.trace.end * 0.7)")
+        page.run("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
         page.look(LAPTOP[0], height=LAPTOP[1])
         for name in page.run("recordedScenes.map((scene) => scene.name)"):
             page.run(f"scrollTo(0, 0); player.loadScene('{name}'); player.stop(); player.seek(player.trace.end * 0.7)")
@@ -471,8 +469,7 @@ def main(failures, file=PAGE):
         print("skipped: no browser. Remedy: install chromium, or set CHROME.")
         return 77
     found = []
-    folder = tempfile.mkdtemp(prefix="ring_attention_player_")
-    try:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:  # the browser may still write to it
         build.copy_pages(Path(folder) / "site")
         server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=f"{folder}/site"))
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -482,8 +479,6 @@ def main(failures, file=PAGE):
                 base = url.rsplit("/", 2)[0]
                 found += [f"{url}: something is loaded from elsewhere: {request[:80]}" for request in page.requests
                           if not request.startswith((base, "data:", "blob:", (ROOT / "docs").as_uri()))]
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)  # the browser may still write
     print("\n".join(found) or f"{chrome}: nothing to complain about")
     return 1 if found else 0
 

@@ -13,12 +13,6 @@ TITLE = "Two ranks over time, from traces: a hop that hides behind a step, and o
 LEFT, WIDTH, HEIGHT = 145, 645, 26
 
 
-def slices(events):
-    """(rank, track, name, begin, end) of each slice."""
-    return [(event["pid"], event["tid"], line[-1]["name"], line[-1]["ts"], event["ts"])
-            for event, line in moving.in_slices(events) if event["ph"] == "E"]
-
-
 def bar(kind, x, y, width, text, text_kind="on"):
     label = (
         f'<text class="{text_kind}" x="{x + width / 2:.1f}" y="{y + 18}" text-anchor="middle">{text}</text>'
@@ -30,7 +24,9 @@ def bar(kind, x, y, width, text, text_kind="on"):
 
 def panel(events, top, heading):
     """The lanes of both ranks: what they compute, and the hop of K,V below it, with its wait."""
-    found = [one for one in slices(events) if one[1] in (1, 2) and one[2] != "finish"]
+    found = [(event["pid"], event["tid"], line[-1]["name"], line[-1]["ts"], event["ts"])
+             for event, line in moving.in_slices(events)
+             if event["ph"] == "E" and event["tid"] in (1, 2) and line[-1]["name"] != "finish"]
     first, last = min(one[3] for one in found), max(one[4] for one in found)
     scale = WIDTH / (last - first)
     lines = [f'  <text class="ink" x="20" y="{top}">{heading}; {(last - first) / 1000:.1f} ms</text>']
