@@ -96,8 +96,7 @@ std::vector<Mesh> meshes(const Workload& work, int ranks, const MeshWish& wish) 
     throw InputError(
         counted(wish.pipeline, "stage"),
         "a pipeline is for training, and each chunk of its stages has a layer or a table of tokens",
-        format("use at most %lld stages of %d chunks", static_cast<long long>(most_stages(work)),
-               work.chunks));
+        "use at most " + counted(most_stages(work), "stage") + " of " + counted(work.chunks, "chunk"));
   const int tensor = wish.tensor.value_or(1);
   if (!can_be_tensor(model, tensor))
     throw InputError(counted(tensor, "tensor rank"),

@@ -87,9 +87,9 @@ std::string pipeline_text(const PlanReport& report) {
   if (mesh.pipeline == 1) return "";
   const double micro_batches = work.micro_batches(mesh);
   return format(
-      "  a pipeline of %d stages, %d chunks each: %.0f micro-batches, at most %.1f in flight, a bubble of "
+      "  a pipeline of %d stages, %s each: %.0f micro-batches, at most %.1f in flight, a bubble of "
       "%.1f %%\n",
-      mesh.pipeline, work.chunks, micro_batches, plan::passes_in_flight(work, mesh),
+      mesh.pipeline, counted(work.chunks, "chunk").c_str(), micro_batches, plan::passes_in_flight(work, mesh),
       100 * (mesh.pipeline - 1) / (work.chunks * micro_batches));
 }
 
@@ -115,16 +115,16 @@ std::string account(const PlanReport& report) {
 
 std::string verdict(const PlanReport& report) {
   const plan::Candidate& best = report.best();
-  const std::string mesh = describe(best.mesh);
+  const std::string mesh = describe(best.mesh), meshes = report.possible == 1 ? "mesh" : "meshes";
   if (best.fits)
-    return format("It fits. The fastest of %zu meshes: %s.\n%s takes %s, %.0f tokens/s.\n", report.possible,
-                  mesh.c_str(),
+    return format("It fits. The fastest of %zu %s: %s.\n%s takes %s, %.0f tokens/s.\n", report.possible,
+                  meshes.c_str(), mesh.c_str(),
                   report.work.phase == plan::Phase::decode    ? "A token of each sequence"
                   : report.work.phase == plan::Phase::prefill ? "A prefill"
                                                               : "A step",
                   human_seconds(best.seconds()).c_str(), tokens_a_step(report.work) / best.seconds());
-  return format("It does not fit: the smallest of %zu meshes, %s, needs %s of %s.%s\n", report.possible,
-                mesh.c_str(), gigabytes(plan::sum(best.memory)).c_str(),
+  return format("It does not fit: the smallest of %zu %s, %s, needs %s of %s.%s\n", report.possible,
+                meshes.c_str(), mesh.c_str(), gigabytes(plan::sum(best.memory)).c_str(),
                 gigabytes(plan::usable_memory * report.machine.memory).c_str(),
                 report.enough_ranks ? format(" %d ranks would do.", *report.enough_ranks).c_str() : "");
 }
