@@ -80,45 +80,8 @@ def test_in_double(program, dtype, size):
     assert f"travel in {dtype}" in text_of(program, 1, *words)
 
 
-@pytest.mark.parametrize("transport, words", (("overlapped", ()), ("odd-even", ("--transport", "odd-even"))))
-def test_the_transport_is_that_of_the_flag(program, transport, words):
-    assert bench(program, 2, "--seq", 64, *words)["transport"] == transport
-
-
-def test_one_placement(program):
-    report = bench(program, 2, "--seq", 256, "--causal", "--placement", "balanced")
-    assert [row["placement"] for row in report["placements"]] == ["balanced"]
-
-
-@pytest.mark.parametrize("ranks, words, said", (
-    (2, "", ("on 2 ranks", "beta", "c*", "overlapped", "x model", "Medians of 1")),
-    (2, "--backward", ("forward and backward, on 2 ranks", "contiguous, backward")),
-))
-def test_text(program, ranks, words, said):
-    out = text_of(program, ranks, *words.split())
-    assert [word for word in said if word not in out] == []
-    assert "beta" not in text_of(program, 1)
-
-
 def test_the_smallest_shard(program):
     numbers = r"  F +(\S+) .*  beta +(\S+) .*  c\* +(\S+) tokens: shards of 32 are (\w+ \w+) for a hop"
     flops, beta, least, words = re.search(numbers, text_of(program, 2, "--kv-heads", 2), re.S).groups()
     assert float(least) == pytest.approx(4 * float(flops) / (2 * 4 * float(beta)), 2e-3)  # e F / (2 g beta)
     assert words == ("long enough" if 32 >= float(least) else "too short")
-
-
-@pytest.mark.parametrize("words, said", (
-    (("--kv-heads", "3"), ("--kv-heads 3", "--heads, 8")),
-    (("--seq", "0"), ("--seq",)),
-    (("--seq", str(1 << 52)), ("2^48",)),
-    (("--seq", str(1 << 60)), ("--seq", str(1 << 53))),
-    (("--seq", str(1 << 38), "--heads", "1", "--dim", "128"), ("memory", "more ranks")),
-    (("--expect-ranks", "3"), ("3",)),
-    (("--timeout", "0"), ("--timeout",)),
-    (("--transport", "nccl"), ("--transport nccl", "--device cuda")),
-    (("--device", "cuda", "--dtype", "float64"), ("--dtype", "--device cpu")),
-    (("--dtype", "float16"), ("--dtype",)),
-    (("--parallel", "ulysses", "--placement", "striped"), ("--placement", "--parallel ring")),
-))
-def test_bad_flags(program, words, said):
-    program.refuse(2, ("bench", *words), said)

@@ -225,14 +225,6 @@ def test_auto_says_what_it_takes(program, ranks, flags, taken):
     assert report["auto"].startswith(taken[0])
 
 
-@pytest.mark.parametrize("words, line", (
-    ("run --random 1,4,2048,32", "  auto    ulysses: a rank sends 768.0 KiB forward, in a ring 1.5 MiB"),
-    ("bench --seq 96 --heads 4 --dim 8 --repetitions 1", "  auto    ulysses: a rank sends "),
-))
-def test_the_text_of_auto(program, words, line):
-    assert line in program.run_well(4, *words.split(), "--parallel", "auto").out
-
-
 # ---- bench
 
 BENCH = "bench --seq 96 --heads 4 --kv-heads 2 --dim 8 --repetitions 1".split()
@@ -260,35 +252,7 @@ def test_bench(program, ranks, flags, bytes_of_heads):
             assert row["all_to_all_bytes"] == heads * (96 // ranks) * 8 * (8 if "float64" in flags else 4)
 
 
-@pytest.mark.parametrize("ranks, flags, line", (
-    (2, "ulysses --backward", "Ulysses, forward and backward, on 2 ranks"),
-    (4, "hybrid --ulysses 2", "Heads over 2 ranks, rings of 2, forward, on 4 ranks"),
-    (3, "all-gather", "All-gather of K,V, forward, on 3 ranks"),
-    (2, "hybrid --ulysses 1", "Ring attention, forward, on 2 ranks"),
-))
-def test_the_text_of_bench(program, ranks, flags, line):
-    out = program.run_well(ranks, *BENCH, "--parallel", *flags.split()).out
-    assert line in out
-    assert ("contiguous, backward  " in out) == ("--backward" in flags)
-
-
 # ---- what is refused
-
-
-@pytest.mark.parametrize("command, ranks, words, said", (
-    ("run --random 1,4,12,4", 3, "hybrid --ulysses 2",
-     ("Ulysses over 2 ranks", "the job has 3", "use a number that divides it")),
-    ("run --random 1,4,12,4", 3, "ulysses", ("Ulysses over 3 ranks", "3 does not divide 4 query heads", "use 1, 2 or 4")),
-    ("run --random 1,4,12,4", 6, "hybrid --ulysses 6", ("more than 4 query heads", "use 1, 2 or 4")),
-    ("run --random 1,4,12,4", 4, "ulysses --kv-heads 1 --expect-ranks 3", ("--expect-ranks 3", "4 ranks")),
-    ("bench --seq 12 --heads 4 --dim 4", 4, "hybrid --ulysses 3", ("Ulysses over 3 ranks", "the job has 4")),
-    ("run --random 1,6,12,4", 4, "hybrid --ulysses 2 --kv-heads 3",
-     ("2 neither divides nor is a multiple of 3 KV heads", "use 1, 3 or 6")),
-    ("bench --seq 12 --heads 6 --dim 4", 4, "hybrid --ulysses 2 --kv-heads 3", ("3 KV heads", "use 1, 3 or 6")),
-))
-def test_refusals(program, command, ranks, words, said):
-    """What needs the number of ranks, or of heads. (Flags alone: bad_flags_test.py, tests/program.)"""
-    program.refuse(ranks, (*command.split(), "--parallel", *words.split()), said)
 
 
 def test_refused_files_leave_nothing(program):

@@ -2,7 +2,6 @@
 
 import json
 import math
-import re
 import resource
 
 import harness
@@ -56,9 +55,6 @@ def test_numbers_replace_those_of_a_name(program):
     fast = plan(program, "--flops", 5000)  # above the 989 of the data sheet: then the peak
     share = [report["utilisation"] / report["tokens_per_second"] for report in (named, fast)]
     assert share[0] / share[1] == pytest.approx(5000 / 989)
-    assert ("  a device  100 TFLOP/s in products, 100 in attention, 90 GB at 3.35 TB/s\n"
-            "  a node    4 devices, 11 GB/s between two of them; 3 NICs of 7 GB/s\n") in plan_text(
-                program, *"--flops 100 --memory 90 --node 4 --link 11 --nics 3 --nic 7".split())
 
 
 CONFIG = {"model_type": "own", "num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32,
@@ -100,19 +96,6 @@ def test_a_pipeline(program):
     assert 0.4 < report["utilisation"] < 0.5  # 41 % in arXiv 2407.21783, table 4
 
 
-@pytest.mark.parametrize("words, said", (
-    (("--ranks", 64, "--context", 1 << 20),
-     ("It fits", "memory of a rank", "checkpoints", "time of a step", "exposed communication", "Why this mesh", "of which",
-      "The longest context on these ranks")),
-    (("--model", "llama-3-405b"), ("It does not fit", "128 ranks would do")),
-    (("--model", "llama-3-405b", "--context", 8192, "--batch", 2048, "--ranks", 16384, "--tensor", 8, "--pipeline", 16, "--data", 128,
-      "--micro-batch", 2), ("8 micro-batches, at most 8.0 in flight, a bubble of 187.5 %", "model FLOP utilisation")),
-))
-def test_text(program, words, said):
-    out = plan_text(program, *words)
-    assert [word for word in said if word not in out] == []
-
-
 @pytest.mark.parametrize("words", (("--ranks", 8192), ("--ranks", 10000, "--tensor", 1, "--ulysses", 1, "--batch", 2)))
 def test_ten_thousand_ranks_take_two_seconds(program, words):
     """Ranks 8192 and 10000; the second has a ring of all of them."""
@@ -136,49 +119,3 @@ def test_placements(program, words):
         assert row["busiest"] <= row["finish"]
         assert rows["balanced"]["finish"] <= 1.03 * row["finish"] + 1e-9
     assert words != "--window 511,0" or rows["balanced"] == rows["contiguous"]
-
-
-def test_the_text_of_placements(program):
-    words = ("placements", "--seq", "1000", "--ranks", "3", "--causal")
-    out, row = plan_text(program, *words), plan(program, *words)["placements"]["contiguous"]
-    assert re.search("contiguous +{busiest:.2f} +{finish:.2f} +{hops:.2f} +{ranges}\n".format(**row), out), out
-    assert re.search(r"balanced: chunks of 64 tokens, found in .*; no deal of them is below 1\.\d\d\n", out), out
-    assert program.run_well(1, *"plan placements --seq 1 --ranks 2048".split(), launcher=False).err == ""
-
-
-def test_under_mpirun_it_is_printed_once(program):
-    assert program.run_well(3, "plan").out.count("Why this mesh") == 1
-
-
-@pytest.mark.parametrize("words, said", (
-    ("--model llama-9b", ("--model", "llama-3-8b", "llama-9b")),
-    ("--machine 9xh100", ("--machine", "8xh200", "tpu-v4")),
-    ("--phase sleep", ("--phase", "prefill")),
-    ("--ulysses 64 --ranks 64", ("64 ranks of Ulysses", "32 heads", "use 1, 2, 4, 8, 16, 32")),
-    ("--tensor 8 --ulysses 8 --ranks 64", ("8 ranks of Ulysses", "4 heads", "use 1, 2, 4\n")),
-    ("--tensor 3 --ranks 9", ("3 tensor ranks", "use 1, 2, 4, 8")),
-    ("--ring 3 --ranks 8", ("8 ranks", "3", "divide")),
-    ("--data 2", ("2 replicas", "batch")),
-    ("--phase decode --ulysses 2", ("decode",)),
-    ("--ranks 0", ("--ranks", "from 1")),
-    ("--context 0", ("--context", "from 1")),
-    ("--context 4 --ranks 7", ("7 ranks", "longer context")),
-    ("--link -3", ("--link", "above 0")),
-    ("--nic 0", ("--nic", "above 0")),
-    ("--flops nan", ("--flops", "finite")),
-    ("--memory -80", ("--memory", "above 0")),
-    ("--heads 5", ("hidden", "5 heads")),
-    ("--kv-heads 5", ("5 KV heads", "32 heads")),
-    ("--pipeline 3 --ranks 8", ("8 ranks", "divide")),
-    ("--pipeline 8 --chunks 8", ("8 stages", "use at most 4 stages of 8 chunks")),
-    ("--pipeline 8 --phase prefill", ("a pipeline is for training",)),
-    ("--pipeline 2 --batch 3 --micro-batch 2", ("larger batch",)),
-    ("--flops 1e-308", ("infinite",)),
-    ("--bogus", ("--bogus", "plan --help")),
-    ("placements --ranks 2049", ("--ranks", "2048")),
-    ("placements --prefix 16385 --causal", ("0:16385", "16384 keys")),
-    ("placements --documents cu.npy --seq 9", ("cu.npy", "9, the number of keys")),
-))
-def test_bad_input(program, words, said):
-    program.save(cu=np.array([0, 16384]))
-    program.refuse(1, ("plan", *words.split()), said)

@@ -75,34 +75,6 @@ def test_ranks_share_the_cores(program):
     assert two == max(1, one // 2)
 
 
-def test_check_table_has_a_line_for_each_array_and_rank(program):
-    result = program.run_well(4, *"run --random 1,2,33,8 --check".split())
-    lines = [line.split() for line in result.out.splitlines()]
-    heading = lines.index("array rank rows max mean relative verdict".split())
-    rows = [[*row[:3], row[-1]] for row in lines[heading + 1 : heading + 9]]
-    assert rows == [[name, str(rank), "98"[rank > 0], "ok"] for name in ("out", "lse") for rank in range(4)]
-    assert program.files_in() == []
-
-
-@pytest.mark.parametrize("ranks, words, parts", (
-    (1, "1,1,4,4", ("on 1 rank;",)),
-    (3, "1,4,32,8 --kv-heads 2 --causal --placement zigzag --backward",
-     ("Attention and its gradients, float32, on 3 ranks", "[1, 4, 32, 8]  random", "[1, 2, 32, 8]  random", "causal",
-      "zigzag placement, overlapped transport", "21 messages, at most 7 hops per rank")),
-    (4, "1,4,32,8 --backward --parallel hybrid --ulysses 2",
-     ("hybrid  heads over 2 ranks, all-to-all in float32", ": all-to-all ", ", rings ", "at most 4 hops per rank",
-      "rings   of 2: contiguous placement, overlapped transport, K,V travel in float32")),
-    (2, "1,4,32,8 --parallel ulysses", ("ulysses heads over 2 ranks, all-to-all in float32",)),
-    (3, "1,4,32,8 --parallel all-gather", ("gather  K,V of all ranks, in float32, contiguous placement",)),
-    (2, "1,4,32,8", ("ring    contiguous placement, overlapped transport, K,V travel in float32",)),
-))
-def test_text_says_what_was_done(program, ranks, words, parts):
-    result = program.run_well(ranks, "run", "--random", *words.split())
-    assert [part for part in parts if part not in result.out] == [], result.out
-    assert all(len(line) <= 100 for line in result.out.splitlines()), result.out
-    assert result.err == ""
-
-
 def test_a_long_run_says_first_how_long(program):
     run = program.run_well(2, *"run --random 1,3,32768,64 --causal --placement zigzag --json --progress always".split())
     assert re.match(r"about [\d.]+ (ms|s|min), at the rate of a small part\n", run.err), run.err
