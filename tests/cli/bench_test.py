@@ -32,6 +32,7 @@ def test_any_number_of_ranks_and_tokens(program, ranks, seq):
     assert row["placement"] == "contiguous"
     assert min(value for name, value in row.items() if name.endswith("_seconds")) >= 0
     assert flop(row) == pytest.approx(4 * shard * seq * 16 * 2, 1e-7)
+    assert row["flops_per_second"] * row["ideal_seconds"] == pytest.approx(4 * seq * seq * 16 * 2 / ranks, 1e-7)
     assert moved(row) == pytest.approx((ranks - 1) * report["hop_bytes"], 1e-6)
 
 
