@@ -28,7 +28,8 @@ MEASURED = (
     r'("\w+_seconds": )(?!0\.0\b)[^,\n]+',
     r'("(?:\w+_per_second|tensor_bytes|process_bytes|isa|threads|max|mean|relative)": )[^,\n]+',
     r"()\b(?:x86-64|avx2|avx512|neon|generic), \d+ threads?", r"(takes\s+the\s+widest\.)[^(]*",
-    r"()\b\d\.\de[+-]\d\d\b", r"(at most )[\d.]+ [KM]?i?B", r"(c\* +).*", r"()\b[\d.e+-]+(?= (?:tokens/s|GFLOP/s|GB/s))",
+    r"(  (?:tile|c\*) +).*", r"()\b\d\.\de[+-]\d\d\b", r"(at most )[\d.]+ [KM]?i?B",
+    r"()\b[\d.e+-]+(?= (?:tokens/s|GFLOP/s|GB/s))",
     r"()\b[\d.e+]+ (?:us|ms|s)\b", r"(?m)(^ +\d+ +\d+ +\S+ +\S+ +)[\d.]+$",  # the second: a step of `train`
     r"((?:#|-) +)[\d.e+]+(?![\d.e+]| [KM]?i?B)", r"(B  +)\d+\.\d\d +\d+\.\d\d +\d+",  # ratios and rates of `bench`
 )
