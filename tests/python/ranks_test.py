@@ -29,7 +29,7 @@ class Ranks(harness.Jobs):
             self.well(ranks, "balanced")
 
     def test_values_kernels_errors_and_memory(self):
-        """Errors are the same on all ranks; 1000 calls need no further memory."""
+        """Errors are the same on all ranks; 500 calls need no further memory."""
         self.well(1, "values", "kernels", "errors")
         self.well(2, "values", *(["memory"] if os.path.exists("/proc/self/statm") else []))
         self.well(3, "values", "kernels", "errors")
