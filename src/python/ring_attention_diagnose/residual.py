@@ -26,6 +26,11 @@ _ENOUGH = 16  # of a few numbers many a type is the type by chance
 Tolerances = dict  #: one number for each array
 
 
+def widened(tolerances: Tolerances, errors: Tolerances) -> Tolerances:
+    """At least what such errors need."""
+    return {name: max(limit, SAFETY * errors[name]) for name, limit in tolerances.items()}
+
+
 class Residuals:
     """Errors of all rows of some arrays against B hypotheses: [B, rows], NaN where nothing can be said."""
 
@@ -107,13 +112,12 @@ class Yardstick:
         """The largest error that a row of a right result in that type may have, whether steps are merged as states or
         as normalised results; or as states, as simulated rings do."""
         if (precision, states_only) not in self._known:
-            most = dict.fromkeys(ARRAYS, _FLOORS[precision])
+            least = dict.fromkeys(ARRAYS, SAFETY * _FLOORS[precision])
             if precision in ("fp16", "bf16"):
-                most["lse"] /= 2  # it does not pass through a product
-            for forward in (Rules(),) if states_only else (Rules(), Rules(weights=weights_by_lse)):
-                errors = self.largest(simulated(self.problem, precision, forward, Rules()), self.problem.right)
-                most = {name: max(limit, errors[name]) for name, limit in most.items()}
-            self._known[precision, states_only] = {name: SAFETY * limit for name, limit in most.items()}
+                least["lse"] /= 2  # it does not pass through a product
+            forward, least = (Rules(), least) if states_only else (Rules(weights=weights_by_lse), self.tolerances(precision, True))
+            errors = self.largest(simulated(self.problem, precision, forward, Rules()), self.problem.right)
+            self._known[precision, states_only] = widened(least, errors)
         return self._known[precision, states_only]
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from .mistakes import Mistake
 from .problem import ARRAYS, Problem
-from .residual import SAFETY, Residuals, Tolerances, Yardstick
+from .residual import SAFETY, Residuals, Tolerances, Yardstick, widened
 from .ring import Arrays, forwards
 from .rounding import coarser
 from .rules import Rules
@@ -90,11 +90,6 @@ class Evidence:
 Simulate = Callable[[Evidence, "list[Explanation]", str], "list[Arrays]"]
 
 
-def _widened(tolerances: Tolerances, errors: Tolerances) -> Tolerances:
-    """At least what such errors need."""
-    return {name: max(limit, SAFETY * errors[name]) for name, limit in tolerances.items()}
-
-
 def _one_of_each(explanations: Iterable[Explanation]) -> list[Explanation]:
     """For each set of mistakes the first."""
     found: dict[frozenset, Explanation] = {}
@@ -146,7 +141,7 @@ class Search:
             if explanations[i].any_of("loses_digits"):
                 second = self._of_lost_digits(one, exact[i], tolerances)
             elif other:
-                wider = _widened(tolerances, one.yardstick.largest(other, exact[i], other))
+                wider = widened(tolerances, one.yardstick.largest(other, exact[i], other))
                 second = one.yardstick.residuals(one.got, [exact[i]], self.which, wider, [other])
             if second and second.count[0]:
                 found.rows[i], found.worst[i], found.count[i] = second.rows[0], second.worst[0], second.count[0]
@@ -161,7 +156,7 @@ class Search:
         expected = one.yardstick.residuals(want, [right], self.which, tolerances).median[0]
         if one.residual(right, self.which, tolerances).median[0] < expected / 10:
             return None
-        return one.residual(want, self.which, _widened(tolerances, lost))
+        return one.residual(want, self.which, widened(tolerances, lost))
 
     def judged(self, candidates: list[Explanation],
                progress: Callable[[int], None] = lambda done: None) -> list[Explanation]:
