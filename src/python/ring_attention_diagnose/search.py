@@ -189,10 +189,9 @@ class Search:
     def shows(self, number: int, explanations: list[Explanation]) -> np.ndarray:
         """Do they change the arrays of a case? Number 0 is the one that is looked at first."""
         one = self.cases[number]
-        which, tolerances = [name for name in self.which if name in one.got], self._tolerances(one)
-        residuals = (one.yardstick.residuals(want, [one.problem.right], which, tolerances)
-                     for want in self._simulate(one, explanations, "float64"))
-        return np.array([residual.worst[0] > 1 for residual in residuals])
+        found = self._simulate(one, explanations, "float64")
+        arrays = {name: np.stack([of_one[name] for of_one in found]) for name in self.which if name in one.got and found}
+        return one.yardstick.residuals(arrays, len(found) * [one.problem.right], self.which, self._tolerances(one)).worst > 1
 
     def fitting(self, candidates: list[Explanation]) -> list[Explanation]:
         """The best first, and for each set of mistakes one."""
