@@ -84,7 +84,8 @@ def judged(problems: list[Problem], given: list[Given],
     submission = submission_of(problems, given)
     if not submission.answers:
         raise InputError("diagnose", "the function returned nothing for any case", "return out, or (out, lse)")
-    found = diagnose(submission.answers, Options(progress=progress, type_of_q=PRECISION_OF.get(str(dtype).rpartition(".")[2], "")))
+    found = diagnose(submission.answers, Options(progress=progress, type_of_q=PRECISION_OF.get(str(dtype).rpartition(".")[2], ""),
+                                                 unexplained=submission.check_origins))
     return found.right, to_text(found, submission), to_dict(found, submission)
 
 

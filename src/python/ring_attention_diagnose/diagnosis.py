@@ -156,8 +156,6 @@ def diagnose(answers: list[tuple[Problem, Arrays]], options: Options | None = No
         cases = _in_right_units(cases, said)
         both = Examination(cases, options, simulate, with_pairs)
         found = Diagnosis(both.forward, both.backward, known, conventions=said)
-        if not found.explained:
-            found.alone = _cases_alone(cases, options, simulate)
         if found.right:
             found.more = {array: says for array in MORE for says in _more_gradients(cases, array)}
             found.rounded = _rounded_gradients(cases, options.type_of_q)
@@ -173,8 +171,12 @@ def diagnose(answers: list[tuple[Problem, Arrays]], options: Options | None = No
         plain = attempt(known, [])
         if plain.explained:
             return plain
+        options.unexplained()
         for says, translate in _conventions_for(known[0].problem.job):
             found = attempt([one.translated(translate(one.problem.job)) for one in known], [says])
             if found.explained:
                 return found
-        return attempt(known, [], with_pairs=True) if options.pairs else plain
+        last = attempt(known, [], with_pairs=True) if options.pairs else plain
+        if not last.explained:
+            last.alone = _cases_alone(_in_right_units(known, []), options, simulate)
+        return last

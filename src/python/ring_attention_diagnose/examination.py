@@ -83,6 +83,7 @@ class Options:
     lists_not_tested: bool = True
     type_of_q: str = ""  #: in which a code got it, where that is known
     progress: Callable[[str], None] = lambda line: None
+    unexplained: Callable[[], None] = lambda: None  #: called where no mistake explains the results, before the long search
 
 
 def _backwards_after(forward: Explanation) -> list[Explanation]:

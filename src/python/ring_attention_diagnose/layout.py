@@ -80,6 +80,12 @@ class Submission:
     layouts: list[str] = field(default_factory=list)  #: "out: axes are [S, H, D]": what was rearranged
     without: list[str] = field(default_factory=list)  #: names of the cases without results
 
+    def check_origins(self) -> None:
+        """:raises InputError: one line, for results of another case or of another seed"""
+        with np.errstate(all="ignore"):
+            for problem, arrays in self.answers:
+                _check_origin(problem, arrays, [other for other, _ in self.answers])
+
     def _arranged(self, problem: Problem, array: str, tokens: int, name: str, raw: np.ndarray) -> np.ndarray:
         rows = 1 if problem.case.decodes else tokens
         found = arranged(problem.case, array, rows, raw)
@@ -155,7 +161,7 @@ def _check_origin(problem: Problem, arrays: Arrays, problems: list[Problem]) -> 
 
 
 def submission_of(problems: list[Problem], given: list[Given]) -> Submission:
-    """:raises InputError: one line: for a shape that does not fit, results of another case or of another seed"""
+    """:raises InputError: one line, for a shape that does not fit"""
     if len(given) != len(problems):
         raise InputError("diagnose", f"there are results for {len(given)} of {len(problems)} cases",
                          "give a dictionary for each case, empty without results")
@@ -166,7 +172,4 @@ def submission_of(problems: list[Problem], given: list[Given]) -> Submission:
             found.answers.append((problem, arrays))
         else:
             found.without.append(problem.case.folder)
-    with np.errstate(all="ignore"):
-        for problem, arrays in found.answers:
-            _check_origin(problem, arrays, [other for other, _ in found.answers])
     return found
