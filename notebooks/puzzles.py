@@ -157,7 +157,7 @@ class _Deal:
         whole = {name: np.concatenate(arrays, 1) for name, arrays in of_ranks.items()}
         order = np.argsort(np.concatenate(self.where))
         given = {name: [(f"your {name}", array[:, order] if array.shape[1] == 24 else array)] for name, array in whole.items()}
-        right, report, found = judged([self.problem], [given])
+        right, report, found = judged([self.problem], [given], lists_not_tested=False)
         for which in (found["forward"], found["backward"]):
             ids = list(dict.fromkeys(one for tried in which["explanations"] for one in tried["mistakes"]))
             if which["state"] == "wrong" and ids:

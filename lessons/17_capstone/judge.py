@@ -176,7 +176,7 @@ def results_of(problem, folders, required):
 
 def mistake_in(problem, given):
     """What the package found: (one line, a report); the line is empty if all is right."""
-    right, report, words = judged([problem], [given])
+    right, report, words = judged([problem], [given], lists_not_tested=False)
     passes = words["forward"], words["backward"]
     known = [one["sentence"] for found in passes for one in found["explanations"] if one["sentence"]]
     if known:

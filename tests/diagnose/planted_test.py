@@ -86,7 +86,7 @@ def smallest(wrong, most):
 def verdict(wrong, *job, **words):
     """What is said of the planted ring, for a job as problems_of takes it: right, the report, and the object of --json."""
     problems = problems_of(*job, **words)
-    return judged(problems, [given_of(problem, wrong) for problem in problems])
+    return judged(problems, [given_of(problem, wrong) for problem in problems], lists_not_tested=False)
 
 
 def named(words, phase="forward"):
@@ -177,7 +177,7 @@ class Planted(unittest.TestCase):
             given = [given_of(problem, "") for problem in problems]
             given = [{name: to(16 if name in names else of_all, pieces) if of_all or name in names else pieces
                       for name, pieces in of_case.items()} for of_case in given]
-            right, report, words = judged(problems, given, dtype=dtype)
+            right, report, words = judged(problems, given, dtype=dtype, lists_not_tested=False)
             self.assertEqual((right, words["rounded_gradients"]), (not says, says), report)
             self.assertEqual("gradients   WRONG: " + ", ".join(says) + ": rounded to bf16" in report, bool(says))
 
@@ -189,7 +189,7 @@ class Planted(unittest.TestCase):
                              (lambda pieces: [(n, a + 1) for n, a in pieces], "no rule that is known"),
                              (lambda pieces: [(n, a * np.nan) for n, a in pieces], "no rule that is known")):
             given = [{**one, **{name: change(one[name]) for name in ("dbias", "dsinks") if name in one}} for one in right]
-            good, report, words = judged(problems, given)
+            good, report, words = judged(problems, given, lists_not_tested=False)
             self.assertEqual(good, not says, report)
             self.assertEqual(set(words["more_gradients"]), {"dbias", "dsinks"})
             self.assertTrue(all(says in one for one in words["more_gradients"].values()), report)

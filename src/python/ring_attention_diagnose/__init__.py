@@ -73,19 +73,21 @@ def problems_of(ranks: int = 3, placement: str | Callable[[dict], list] = "conti
 
 
 def judged(problems: list[Problem], given: list[Given],
-           progress: Callable[[str], None] = lambda line: None, dtype: str = "") -> tuple[bool, str, dict]:
+           progress: Callable[[str], None] = lambda line: None, dtype: str = "",
+           lists_not_tested: bool = True) -> tuple[bool, str, dict]:
     """Right up to rounding?, the report, and the object of --json.
 
     :param given: for each problem, by the names of ARRAYS: one whole array or one of each rank, as (name in errors,
     array)
     :param dtype: in which the code got q: float64, float32, float16 or bfloat16. If it is not known, out tells
+    :param lists_not_tested: of right results, the mistakes that these cases would not show: most of the time
     :raises InputError: one line: for a shape that does not fit, results of another case or of another seed
     """
     submission = submission_of(problems, given)
     if not submission.answers:
         raise InputError("diagnose", "the function returned nothing for any case", "return out, or (out, lse)")
     found = diagnose(submission.answers, Options(progress=progress, type_of_q=PRECISION_OF.get(str(dtype).rpartition(".")[2], ""),
-                                                 unexplained=submission.check_origins))
+                                                 lists_not_tested=lists_not_tested, unexplained=submission.check_origins))
     return found.right, to_text(found, submission), to_dict(found, submission)
 
 
@@ -109,6 +111,6 @@ def assert_right(run: Callable, ranks: int = 3, **words) -> None:
         given.append({name: [(f"{name} in the case {problem.case.name}", numpy.asarray(piece, float))
                              for piece in (of_ranks if isinstance(of_ranks, list) else [of_ranks])]
                       for name, of_ranks in found.items() if of_ranks is not None})
-    right, report, _ = judged(problems, given)
+    right, report, _ = judged(problems, given, lists_not_tested=False)
     if not right:
         raise AssertionError("\n" + report)
