@@ -1,5 +1,5 @@
-// mistaken_rings FOLDER: runs a right ring and each one of ring_mistakes() on threads, and saves what they return:
-// FOLDER/PLACEMENT/ID, where a right ring has the id "right".
+// mistaken_rings FOLDER [PLACEMENT]: runs a right ring and each one of ring_mistakes() on threads, and saves what they
+// return: FOLDER/PLACEMENT/ID, where a right ring has the id "right".
 #include "common/saved_cases.hpp"
 #include "mistakes/mistaken_ring.hpp"
 #include "support/run.hpp"
@@ -74,6 +74,7 @@ void save(const std::string& folder, PlacementKind placement, const RingMistake&
 int main(int argc, char** argv) {
   const std::string folder = argc > 1 ? argv[1] : "rings";
   for (const PlacementKind placement : test::placement_kinds) {
+    if (argc > 2 && argv[2] != std::string(name(placement))) continue;
     const std::string here = folder + "/" + name(placement) + "/";
     save(here + "right", placement, ring_mistake(""));
     for (const RingMistake& mistake : ring_mistakes())
