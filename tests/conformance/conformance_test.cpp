@@ -11,7 +11,8 @@ class Conformance : public testing::Test {};
 using Types = testing::Types<float, double>;
 TYPED_TEST_SUITE(Conformance, Types);
 
-TYPED_TEST(Conformance, EveryDeviceWithEveryCase) { expect_every_case(cpu_ways<TypeParam>()); }
+// A device meets each mask in every second of the lengths: there is an odd number of masks. In the long test, in all.
+TYPED_TEST(Conformance, EveryDeviceWithEveryMask) { expect_every_case(cpu_ways<TypeParam>(), 2); }
 
 TYPED_TEST(Conformance, RandomProblems) { expect_random_problems(cpu_ways<TypeParam>(), 150); }
 
