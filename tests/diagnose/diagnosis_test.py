@@ -136,7 +136,9 @@ class Diagnosis(unittest.TestCase):
         job, mistakes = Job(3, "zigzag"), {"full": "no-scale", "causal": "causal-reversed", "window": "window-plus-one"}
         given = [one for name, wrong in mistakes.items() for one in answers(job, (name,), wrong)]
         given += answers(job, ("sinks",), "dk-no-scale", change=only_dk_of)
-        text = to_text(diagnose(given, QUICK), Submission(given))
+        found = diagnose(given, QUICK)
+        self.assertIs(to_dict(found, Submission(given))["explained"], False)
+        text = to_text(found, Submission(given))
         for says in ("full alone: no scale", "window alone: the window is one key", "sinks alone: dK without the scale"):
             self.assertIn(f"    {says}", text)
         self.assertIn("If the code is written for half precision, run it so as well", text)
