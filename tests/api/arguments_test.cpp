@@ -405,6 +405,11 @@ TEST(Disagreement, OnThePlacementAndTheTiles) {
                   .find("the ranks disagree: rank 0 has keys in ranges of hash " +
                         std::to_string(dealt(17, 0).hash()) + ", rank 1"),
               0);
+    // Placements of as many pieces differ by where these begin.
+    const auto cut = [&](Index at) { return Placement(PlacementKind::contiguous, {0, at, 13}, ranks); };
+    moved(arguments, cut(rank_of_world() == 0 ? 3 : 4), placed(17));
+    EXPECT_EQ(agreed_message([&] { arguments.forward(); }),
+              "the ranks disagree: rank 0 has " + hash(cut(3)) + ", rank 1 has " + hash(cut(4)));
   }
   std::vector<Index> cuts{0};  // a piece for each rank: the same shards
   for (int rank = 0; rank < ranks; ++rank) cuts.push_back(placed(17).ranges(rank).back().end());

@@ -125,6 +125,9 @@ TEST(Placement, TheHashTellsRangesApart) {
   EXPECT_NE(Placement({{{0, 1, 2}, {4, 1, 3}}, {{2, 1, 2}}}).hash(), hash);
   EXPECT_NE(Placement({{{0, 1, 2}, {4, 1, 2}}, {{2, 1, 2}}, {{6, 1, 1}}}).hash(), hash);
   EXPECT_EQ(Placement(PlacementKind::zigzag, 7, 2).hash(), 0);
+  EXPECT_NE(Placement(PlacementKind::zigzag, {0, 3, 7}, 2).hash(),
+            Placement(PlacementKind::zigzag, {0, 4, 7}, 2).hash())
+      << "other cuts";
 }
 
 TEST(Placement, KindsHaveNames) {

@@ -62,6 +62,7 @@ Placement::Placement(PlacementKind kind, std::vector<Index> cuts, int ranks)
     : Placement(kind, cuts.empty() ? 0 : cuts.back(), ranks) {
   require(!cuts.empty() && cuts.front() == 0 && std::ranges::is_sorted(cuts),
           "a placement's cuts ascend from 0");
+  for (const Index cut : cuts) hash_ = mix(hash_ + static_cast<std::uint64_t>(cut));
   cuts_ = std::make_shared<const std::vector<Index>>(std::move(cuts));
 }
 
@@ -74,9 +75,8 @@ Placement::Placement(std::vector<TokenRanges> shards, Index pieces)
     shard = joined(shard);
     seq_ += count(shard);
     hash_ = mix(hash_ + shard.size());
-    for (const TokenRange& range : shard)
-      for (const Index number : {range.begin, range.count})
-        hash_ = mix(hash_ + static_cast<std::uint64_t>(number));
+    for (const TokenRange& range : shard)  // one ends where the next of any rank begins
+      hash_ = mix(hash_ + static_cast<std::uint64_t>(range.begin));
   }
   shards_ = std::make_shared<const std::vector<TokenRanges>>(std::move(shards));
 }

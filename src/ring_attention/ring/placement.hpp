@@ -47,7 +47,7 @@ class Placement {
   /// The number of pieces of the sequence that it distributes: tokens, or the pieces of the constructor.
   [[nodiscard]] Index pieces() const { return cuts_ ? std::ssize(*cuts_) - 1 : pieces_ > 0 ? pieces_ : seq_; }
 
-  /// A hash of the ranges of a balanced placement, to compare those of two processes; 0 for the other kinds.
+  /// A hash of the ranges or the cuts that were given, to compare those of two processes; 0 without them.
   [[nodiscard]] std::uint64_t hash() const { return hash_; }
 
   /// The ranges of `rank`, in memory order.
