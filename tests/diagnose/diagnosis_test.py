@@ -39,6 +39,11 @@ class Diagnosis(unittest.TestCase):
             self.assertEqual(forward_of(one), forward_of(other))
         self.assertNotEqual(forward_of("v-stays"), forward_of("k-stays"))
 
+    def test_a_group_of_forwards_stays_where_the_backward_has_a_mistake_of_its_own(self):
+        found = diagnose(answers(Job(3, "striped"), ("full", "window"), "unguarded-row"), QUICK)
+        self.assertEqual([trials.pass_text(one) for one in (found.forward, found.backward)],
+                         ["empty-lse-inf | unguarded | unguarded-row", "unguarded-backward"])
+
     def test_sums_the_gradients_of_every_query_head(self):
         case = ladder(Job(1, "contiguous"), ("gqa",))[0]
         of_query_heads = np.random.default_rng(1).normal(size=(case.heads, case.tokens, case.dim))

@@ -147,10 +147,12 @@ class Examination:
             Explanation(forward=forward, is_derivative=True, explained=1) for forward in forwards
             if is_derivative(self.cases, forward, search.precision)][:1]
         if not self.backward.named(found[:1]):
-            found = next((of_one[:1] for of_one in bases if self._is_named(self.backward, search, of_one)), [])
-        if found and forwards:
-            self.forward.explanations = [one.forward for one in found]
-        return bool(found)
+            if not any(self._is_named(self.backward, search, of_one) for of_one in bases):
+                return False
+            # The other forwards after which the same mistake explains the gradients.
+            found = search.judged([replace(one, forward=forward) for forward in forwards for one in self.backward.explanations])
+        self.forward.explanations = [one for one in forwards if any(two.fits and two.forward == one for two in found)]
+        return True
 
 
 def not_tested_by(cases: list[Evidence], options: Options, precision: str) -> list[Mistake]:
