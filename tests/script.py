@@ -8,6 +8,7 @@ here. A script that is also started by hand, with an `if __name__`, is started a
 import importlib
 import os
 import sys
+import tempfile
 import unittest
 from pathlib import Path
 
@@ -32,7 +33,8 @@ def main(script, *arguments):
     chosen = [script, *(word for word in sys.argv[1:] if word != "long")]
     if of_pytest:
         del sys.modules[module.__name__]  # pytest imports it again, to say of each assertion what was compared
-        return of_pytest.main(["-q", "-rs", "-p", "no:cacheprovider", *chosen])
+        with tempfile.TemporaryDirectory() as folder:  # without it pytest's tmp_path stays
+            return of_pytest.main(["-q", "-rs", "-p", "no:cacheprovider", f"--basetemp={folder}", *chosen])
     if any(isinstance(value, type) and issubclass(value, unittest.TestCase) for value in vars(module).values()):
         unittest.main(module, argv=chosen, verbosity=2)
     return 0  # a script without cases has done its work

@@ -1,8 +1,5 @@
 """What a test of the command line is given by pytest."""
 
-import shutil
-import tempfile
-
 import harness
 import numpy as np
 import pytest
@@ -46,7 +43,5 @@ class Program(harness.Command):
 
 
 @pytest.fixture
-def program():
-    folder = tempfile.mkdtemp(prefix="ring_attention_cli_")  # pytest's tmp_path stays
-    yield Program(folder)
-    shutil.rmtree(folder, ignore_errors=True)
+def program(tmp_path):
+    return Program(tmp_path)
