@@ -59,4 +59,6 @@ with tempfile.TemporaryDirectory() as scratch:
         sys.exit(1)
     for words in RUNS:
         arguments = ("run", *words.split(), "--timeout", "120", "--out", os.path.join(scratch, "results"))
-        subprocess.run([harness.MPIRUN, "-n", "3", *VALGRIND, harness.PROGRAM, *arguments], check=True, timeout=150)
+        with harness.Job(3, *arguments, launcher=False, before=(harness.MPIRUN, "-n", "3", *VALGRIND)) as job:
+            result = job.result(150)
+            assert result.code == 0, str(result)
