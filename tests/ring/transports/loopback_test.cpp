@@ -7,6 +7,8 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
+#include <stdexcept>
 #include <thread>
 
 #include "support/thrown_message.hpp"
@@ -162,17 +164,24 @@ TEST(LoopbackWorld, AFailureWakesTheOthersAndIsTheOneThatArrives) {
       }
 }
 
-// A rank that the failure wakes may throw an exception of its own.
+// A rank that the failure wakes may throw an exception of its own, and before the first one has left all functions.
 TEST(LoopbackWorld, TheFirstFailureIsTheOneThatArrives) {
-  LoopbackWorld world(2);
-  EXPECT_THROW(world.run([&](int rank) {
-    try {
-      hop_until_mishap(world, rank, 1, 3, true);
-    } catch (const Error&) {
-      throw std::logic_error("without the other rank");
-    }
-  }),
-               Mishap);
+  struct SlowToLeave {
+    ~SlowToLeave() { std::this_thread::sleep_for(std::chrono::milliseconds(slow)); }
+    int slow;
+  };
+  for (const int slow : {0, 100}) {
+    LoopbackWorld world(2);
+    EXPECT_THROW(world.run([&](int rank) {
+      const SlowToLeave leaves{rank * slow};
+      try {
+        hop_until_mishap(world, rank, 1, 3, true);
+      } catch (const Error&) {
+        throw std::logic_error("without the other rank");
+      }
+    }),
+                 Mishap);
+  }
 }
 
 TEST(LoopbackWorld, AFailureThatIsNoExceptionOfOursArrivesToo) {

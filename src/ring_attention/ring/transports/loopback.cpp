@@ -20,7 +20,7 @@ struct LoopbackWorld::Sent : Peers::Message {
   Sent(LoopbackWorld& all, int sender, int receiver, int number)
       : world(all), from(sender), to(receiver), tag(number) {}
   ~Sent() override {
-    if (!taken) world.stop();  // the receiver may still read the bytes, which the caller frees now
+    if (!taken) world.stop(from);  // the receiver may still read the bytes, which the caller frees now
   }
   void wait() override {
     world.wait_until_taken(from, to, tag);
@@ -86,7 +86,7 @@ LoopbackWorld::LoopbackWorld(int ranks, SimulatedLink link, std::chrono::duratio
 
 void LoopbackWorld::run(const std::function<void(int)>& body) {
   slots_.assign(slots_.size(), Slot{});  // removes messages of a run that failed
-  stopped_ = false;
+  stopped_by_.reset();
   std::exception_ptr failure;
   std::vector<std::thread> threads;
   for (int rank = 0; rank < ranks(); ++rank)
@@ -97,30 +97,31 @@ void LoopbackWorld::run(const std::function<void(int)>& body) {
       } catch (...) {
         {
           const std::lock_guard lock(mutex_);
-          if (!failure) failure = std::current_exception();
+          // A message that it leaves behind may have stopped the others before this.
+          if (!failure || stopped_by_ == rank) failure = std::current_exception();
         }
-        stop();
+        stop(rank);
       }
     });
   for (std::thread& thread : threads) thread.join();
   if (failure) std::rethrow_exception(failure);
-  require(!stopped_, "loopback ring: a rank left in the middle of a hop");
+  require(!stopped_by_, "loopback ring: a rank left in the middle of a hop");
 }
 
 void LoopbackWorld::require_running() const {
-  if (stopped_) throw Stopped();
+  if (stopped_by_) throw Stopped();
 }
 
 void LoopbackWorld::wait(std::unique_lock<std::mutex>& lock, int rank, const std::string& what, auto ready) {
-  const bool in_time =
-      changed_[static_cast<std::size_t>(rank)].wait_for(lock, timeout_, [&] { return stopped_ || ready(); });
+  const bool in_time = changed_[static_cast<std::size_t>(rank)].wait_for(
+      lock, timeout_, [&] { return stopped_by_ || ready(); });
   require_running();
   require(in_time, "loopback ring: " + what + " took more than " + std::to_string(timeout_.count()) + " s");
 }
 
-void LoopbackWorld::stop() {
+void LoopbackWorld::stop(int rank) {
   const std::lock_guard lock(mutex_);
-  stopped_ = true;
+  if (!stopped_by_) stopped_by_ = rank;
   for (std::condition_variable& changed : changed_) changed.notify_one();
 }
 

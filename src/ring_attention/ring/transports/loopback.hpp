@@ -6,6 +6,7 @@
 #include <condition_variable>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "ring_attention/ring/transports/peers.hpp"
@@ -57,8 +58,8 @@ class LoopbackWorld {
   void wait(std::unique_lock<std::mutex>& lock, int rank, const std::string& what, auto ready);
   /// Throws in a rank that the failure of another one wakes up. Under the lock.
   void require_running() const;
-  /// Ends the waits of all ranks: from here on no rank reads a parcel of another one.
-  void stop();
+  /// Rank `rank` ends the waits of all: from here on no rank reads a parcel of another one.
+  void stop(int rank);
   /// Ends the wait of `rank` if what it waits for is there. A rank waits in one place at a time.
   void wake(int rank) { changed_[static_cast<std::size_t>(rank)].notify_one(); }
 
@@ -84,7 +85,7 @@ class LoopbackWorld {
   std::vector<Slot> slots_;
   std::vector<Clock::time_point> left_;  // of each tag and rank: when its last byte leaves
   std::vector<std::unique_ptr<Peers>> peers_;
-  bool stopped_ = false;
+  std::optional<int> stopped_by_;  // the first rank that stopped the world
 };
 
 /// A ring of the threads of a world, or of those along an axis.
