@@ -46,6 +46,15 @@ def test_a_new_token_counts_once(program):
     assert "v.npy: 1 element is NaN or infinite, the first at [0, 0, 5, 1]" in program.run_well(3, "decode", *RUN[1:]).err
 
 
+def test_a_bias_whose_heads_are_shared(program):
+    write(program)
+    bias = np.zeros((2, 3, 6, 6))
+    bias[1, 1, 0, 0] = np.nan
+    program.save(bias=bias)
+    assert program.run_well(3, *RUN, "--bias", "bias.npy", "--parallel", "ulysses").err == (
+        "warning: bias.npy: 1 element is NaN or infinite, the first at [1, 1, 0, 0] of [B, H, Sq, Sk]\n")
+
+
 def test_only_rows_that_see_it_are_spoilt(program):
     write(program, v={(0, 0, 5, 1): np.nan})
     program.run_well(4, *RUN, "--causal")

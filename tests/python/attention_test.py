@@ -121,7 +121,8 @@ class Values(unittest.TestCase):
         q, k, v = (np.random.default_rng(0).standard_normal((2, 3, 20, 8)) for _ in range(3))
         want = ra.attention(q, k, v, causal=True, sink=[0.5, -1, 2])
         parts = [ra.attention(q, k[:, :, keys], v[:, :, keys], causal=True, q_offset=-keys.start, **words)
-                 for keys, words in ((slice(0, 7), {"sink": [0.5, -1, 2]}), (slice(7, 8), {}), (slice(8, 20), {}))]
+                 for keys, words in ((slice(0, 7), {"sink": [0.5, -1, 2]}), (slice(7, 8), {"sink": [-np.inf] * 3}),
+                                     (slice(8, 20), {}))]
         for one, other in zip(ra.merge(*parts), want):
             self.assertLessEqual(largest_difference(one, other), 1e-13)
         hidden = ra.merge(*[(np.zeros((4, 8)), np.full(4, -np.inf))] * 2)

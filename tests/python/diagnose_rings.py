@@ -23,7 +23,8 @@ def numpy_ring(q, k, v, case, wrong=()):
         new_m = np.maximum(m, scores.max(3, keepdims=True))
         p, old = np.exp(scores - new_m), np.exp(m - new_m)
         o, l, m = old * o + p @ np.repeat(v, case.heads // case.kv_heads, 1), old * l + p.sum(3, keepdims=True), new_m
-        k, v = case.comm.sendrecv((k, v), (rank + 1) % ranks, source=(rank - 1) % ranks)
+        before = (rank - 1) % ranks
+        k, v = case.comm.sendrecv((k, v), (rank + 1) % ranks, rank, source=before, recvtag=before)
         owner = (owner - 1) % ranks
     return o / l, (m + np.log(l))[..., 0]
 
