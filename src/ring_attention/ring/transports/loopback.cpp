@@ -133,7 +133,8 @@ void LoopbackWorld::send(int from, int to, int tag, std::span<const std::byte> b
     const std::lock_guard lock(mutex_);
     Slot& sent = slot(from, to, tag);
     require(!sent.full, "loopback ring: a parcel was sent before the previous one was received");
-    Clock::time_point& left = left_[static_cast<std::size_t>(tag * ranks_ + from)];
+    const int queue = tag * ranks_ + from;
+    Clock::time_point& left = left_[static_cast<std::size_t>(queue)];
     left = std::max(left, Clock::now());
     if (link_.bytes_per_second > 0)
       left += passes(static_cast<double>(bytes.size()) / link_.bytes_per_second);
