@@ -92,10 +92,12 @@ std::vector<Mesh> meshes(const Workload& work, int ranks, const MeshWish& wish) 
       if (can(n)) text += (text.empty() ? "" : ", ") + std::to_string(n);
     return text;
   };
+  if (wish.pipeline > 1 && work.phase != Phase::training)
+    throw InputError("a pipeline", "only training has micro-batches to pass through it",
+                     "leave it out for prefill and decode");
   if (!can_be_pipeline(work, wish.pipeline))
     throw InputError(
-        counted(wish.pipeline, "stage"),
-        "a pipeline is for training, and each chunk of its stages has a layer or a table of tokens",
+        counted(wish.pipeline, "stage"), "each chunk of a stage has a layer or a table of tokens",
         "use at most " + counted(most_stages(work), "stage") + " of " + counted(work.chunks, "chunk"));
   const int tensor = wish.tensor.value_or(1);
   if (!can_be_tensor(model, tensor))
