@@ -129,7 +129,7 @@ player: ## open the player in a browser (SCENE=blocking: at this scene)
 
 # The compiler keeps its C library where it is told.
 FOR_ZIG := ZIG_GLOBAL_CACHE_DIR=$(abspath build/zig/cache) ZIG_LOCAL_CACHE_DIR=$(abspath build/zig/cache)
-lessons-module: # docs/lessons_page/module.js, the lessons' programs, for the site
+lessons-module: ## compile the lessons' programs for WebAssembly, for docs/lessons_page/index.html
 	@$(SETUP) live
 	@$(USABLE) $(FOR_ZIG) cmake --preset live > /dev/null
 	@$(FOR_ZIG) cmake --build --preset live --parallel $(JOBS)

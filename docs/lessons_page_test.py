@@ -66,6 +66,6 @@ if __name__ == "__main__":
     module = PAGE.parent / "module.js"
     sources = (file for folder in ("src", "lessons") for file in (ROOT / folder).rglob("*.?pp"))
     if not module.exists() or module.stat().st_mtime < max(file.stat().st_mtime for file in (PAGE, *sources)):
-        print("skipped: the lessons' page has no module, or an old one. Remedy: make live")
+        print("skipped: the lessons' page has no module, or an old one. Remedy: make lessons-module")
         sys.exit(77)
     sys.exit(player_test.main(failures_at, PAGE))

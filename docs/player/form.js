@@ -80,7 +80,7 @@ class RunForm {
   /** \param otherwise  what is said after the reason why the page cannot compute */
   connect(module, otherwise = "") {
     if (!HAS_JSPI || !module) {
-      this.say(`${HAS_JSPI ? "This page lacks its module, which `make live` makes." : NO_JSPI} ${otherwise}`);
+      this.say(`${HAS_JSPI ? "This page lacks its module, which `make lessons-module` makes." : NO_JSPI} ${otherwise}`);
       by("run").disabled = true;
       return;
     }

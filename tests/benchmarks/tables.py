@@ -321,7 +321,7 @@ def summary(results, kinds):
            *(shares(kind, "fast") for kind in kinds)]
     ratios = [[row["ratio"] for row in (kind.get("pytorch") or {}).get("rows", [])] for kind in kinds]
     if any(ratios):
-        yield [f"PyTorch's time / ours, {max(map(len, ratios))} cases, geometric mean",
+        yield [f"PyTorch's time / ours, {max(map(len, ratios))} cases: range, geometric mean",
                *(f"{min(some):.2f} to {max(some):.2f}, {statistics.geometric_mean(some):.2f}" if some else "" for some in ratios)]
     for line in summary_of_ring(results):
         yield line + [""] * (len(kinds) - 1)
