@@ -75,8 +75,8 @@ def test_a_line_break_in_a_name(program):
 def test_a_world_of_another_size(program):
     program.run_well(3, "run", *RANDOM, "--expect-ranks", "3")
     assert program.run_well(3, "run", *RANDOM, "--np", "3").err == "--np is now --expect-ranks\n"
-    for ranks, said in ((3, "3 ranks"), (1, "1 rank ")):
-        program.refuse(ranks, ("run", *RANDOM, "--expect-ranks", "4"), ("--expect-ranks", said, "mpirun"))
+    for ranks, promised, said in ((3, "4", "3 ranks"), (1, "4", "1 rank "), (3, "2", "3 ranks")):
+        program.refuse(ranks, ("run", *RANDOM, "--expect-ranks", promised), ("--expect-ranks", said, "mpirun"))
 
 
 def test_ranks_that_are_started_with_other_flags(program):

@@ -23,16 +23,18 @@ class TraceTest(harness.CommandTest):
         return self.json(name)
 
     def assert_valid(self, events, ranks, whole=True):
-        """The required fields; slices nest; an event comes after those before it on its line."""
-        open_slices, last = collections.defaultdict(list), collections.defaultdict(float)
+        """The required fields; slices nest; an event comes after those before it on its line, and after the line's name."""
+        open_slices, last, named = collections.defaultdict(list), collections.defaultdict(float), set()
         for event in events:
             self.assertIn(event["ph"], PHASES)
             for field in ("pid", "tid", "ts") + (("name",) if event["ph"] != "E" else ()):
                 self.assertIn(field, event)
             self.assertIn(event["pid"], range(ranks))
-            if event["ph"] == "M":
-                continue
             line = event["pid"], event["tid"]
+            if event["ph"] == "M":
+                named |= {line} if event["name"] == "thread_name" else set()
+                continue
+            self.assertIn(line, named, event)
             self.assertGreaterEqual(event["ts"], last[line], event)
             last[line] = event["ts"]
             if event["ph"] == "B":

@@ -121,6 +121,16 @@ class Guards(unittest.TestCase):
         for error in on_ranks(model, work, size):
             self.assertLessEqual(error, tolerance)
 
+    def test_a_rank_has_no_gradient_of_a_parameter(self):
+        """As that of an expert which got none of its tokens."""
+        def work(mine, group):
+            for number, one in enumerate(mine.parameters()):
+                one.grad = None if number == group.rank else torch.full_like(one, 10 ** group.rank)
+            sum_gradients(mine, group=group)
+            return [one.grad.unique().tolist() for one in mine.parameters()]
+
+        self.assertEqual(on_ranks(nn.Linear(3, 2), work), [[[10.0], [1.0]]] * 2)
+
     def test_whole_sequence_decides_on_rotary_frequencies(self):
         dynamic = llama(rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}, max_position_embeddings=40)
         phi = t.Phi3ForCausalLM(t.Phi3Config(**{**COMMON, "max_position_embeddings": 256}, original_max_position_embeddings=48,
