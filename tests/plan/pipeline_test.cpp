@@ -104,7 +104,7 @@ TEST(Pipeline, BadInputSaysWhatWouldDo) {
   Workload prefill = batches(16);
   prefill.phase = Phase::prefill;
   test::expect_input_error([&] { (void)candidates(prefill, device, 64, wish); },
-                           "a pipeline is for training");
+                           "only training has micro-batches");
   test::expect_input_error([&] { (void)candidates(batches(16), device, 24, wish); }, "multiply to 16");
 }
 

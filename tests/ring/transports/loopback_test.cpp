@@ -10,6 +10,7 @@
 #include <chrono>
 #include <stdexcept>
 #include <thread>
+#include <vector>
 
 #include "support/thrown_message.hpp"
 
@@ -42,6 +43,27 @@ TEST(LoopbackTransport, MovesAParcelToTheNextRank) {
     EXPECT_EQ(transport.ring().size, 5);
   });
   EXPECT_EQ(got, (std::array<int, 5>{40, 0, 10, 20, 30}));
+}
+
+TEST(LoopbackWorld, MessagesOfOneRankAndTagShareItsLink) {
+  using Clock = std::chrono::steady_clock;
+  LoopbackWorld world(3, {.bytes_per_second = 1e6});
+  const std::vector<std::byte> sent(20'000);  // 20 ms
+  std::array<Clock::time_point, 3> arrived;
+  const Clock::time_point begin = Clock::now();
+  world.run([&](int rank) {
+    Peers& peers = world.peers(rank);
+    if (rank == 0) {
+      const auto first = peers.send(sent, 1, 0), second = peers.send(sent, 2, 0);
+      first->wait();
+      second->wait();
+      return;
+    }
+    std::vector<std::byte> got(sent.size());
+    peers.receive(got, 0, 0)->wait();
+    arrived.at(static_cast<std::size_t>(rank)) = Clock::now();
+  });
+  EXPECT_GE(arrived[2] - begin, milliseconds(40));
 }
 
 TEST(LoopbackTransport, ManyHopsTakeANumberAllTheWayRound) {
