@@ -37,8 +37,10 @@ void declare_device_options(CommandLine& command, DeviceOptions& options,
   command.renamed("--ring", "--transport");
   command.section("GPU");
   command.choice("--device", options.device, {"cpu", "cuda"}, "What computes");
-  command.choice("--dtype", options.dtype, dtypes,
-                 "Type of q, k, v and dO. On a GPU: float32, bf16 or fp16; sums and results are float32");
+  command.choice(
+      "--dtype", options.dtype, dtypes,
+      "Type of q, k, v and dO (run on a CPU: that of its files). On a GPU: float32, bf16 or fp16; sums and "
+      "results are float32");
   command.renamed("--type", "--dtype");
   command.option("--kernel", options.kernel,
                  "Kernel of the forward, by its name in lesson 11; auto takes the fastest that fits", "WORD");

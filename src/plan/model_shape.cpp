@@ -1,6 +1,7 @@
 #include "plan/model_shape.hpp"
 
 #include "plan/names.hpp"
+#include "ring_attention/core/counted.hpp"
 #include "ring_attention/core/error.hpp"
 #include "ring_attention/core/shape.hpp"
 
@@ -35,8 +36,8 @@ void validate(const ModelShape& model) {
     throw InputError("the hidden size " + std::to_string(model.hidden) + " must be a multiple of the " +
                      std::to_string(model.heads) + " heads");
   if (model.heads % model.kv_heads != 0)
-    throw InputError("the " + std::to_string(model.kv_heads) + " KV heads must divide the " +
-                     std::to_string(model.heads) + " heads");
+    throw InputError("the " + counted(model.kv_heads, "KV head") + " must divide the " +
+                     counted(model.heads, "head"));
 }
 
 }  // namespace ring_attention::plan

@@ -121,6 +121,12 @@ std::vector<Mesh> meshes(const Workload& work, int ranks, const MeshWish& wish) 
   if (std::fmod(ranks, given) != 0)
     throw InputError(counted(ranks, "rank"), format("the sizes that are given multiply to %.0f", given),
                      "their product must divide the number of ranks");
+  if (wish.pipeline > 1)
+    if (const double sequences = work.batch / wish.data.value_or(1);
+        std::fmod(sequences, work.micro_batch) != 0)
+      throw InputError(format("a micro-batch of %.0f", work.micro_batch),
+                       format("must divide the sequences of a replica, %.0f", sequences),
+                       "give another batch");
   throw InputError(counted(ranks, "rank"),
                    format("no mesh of them can share %.0f x %.0f tokens and %lld heads", work.batch,
                           work.context, static_cast<long long>(model.heads)),

@@ -77,7 +77,7 @@ def test_the_tile_of_the_backward(program, dim, words, tile):
 def test_in_double(program, dtype, size):
     words = ("--heads", 2, "--dim", 16, "--dtype", dtype)
     report = bench(program, 2, "--seq", 64, *words)
-    assert (report["wire"], report["hop_bytes"]) == (dtype, 2 * size * 2 * 32 * 16)
+    assert (report["kv_dtype"], report["hop_bytes"]) == (dtype, 2 * size * 2 * 32 * 16)
     assert f"travel in {dtype}" in text_of(program, 1, *words)
 
 

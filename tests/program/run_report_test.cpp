@@ -119,7 +119,7 @@ TEST(RunReport, TextAndJsonNameTheFilesAndTheMask) {
   const std::string text = to_text(report, options);
   for (const char* part :
        {"Attention and its gradients", "[1, 4, 1, 16]  q.npy\n", "[1, 2, 1, 16]  k.npy, v.npy\n",
-        "causal, window 3 before and all after",
+        "causal, window 3 before and 0 after",
         ", prefix 5, blocks 7:9, sink tokens 3, global tokens 1:2, chunks of 64",
         ", chunks of 64, intervals of i.npy, query 0 at key position 7", "4 hops per rank", "backward 0 us"})
     EXPECT_TRUE(has(text, part)) << part << " is not in\n" << text;

@@ -138,7 +138,7 @@ std::string to_json(const BenchReport& report, const BenchOptions& options) {
             {"causal", options.causal},          {"ranks", report.ranks},
             {"parallel", options.parallel},      {"ulysses", report.ulysses},
             {"kernel", kernel_of(report)},       {"transport", report.backend.transport},
-            {"wire", report.backend.wire},       {"hop_bytes", report.hop_bytes},
+            {"kv_dtype", report.backend.wire},   {"hop_bytes", report.hop_bytes},
             {"repetitions", options.repetitions}};
   for (const PlacementTimes& times : report.placements) {
     Json row{{"placement", times.placement},

@@ -12,9 +12,9 @@ constexpr const char* examples = R"(Examples:
   mpirun -n 8 ring-attention decode --random 1,32,4096,128 --kv-heads 8 --placement zigzag --check
       A random problem: 2048 tokens of prompt, 2048 decoded.
 
---placement says where the tokens of the prompt go. A new token goes to rank position mod N, and no key
-moves. For each token a rank sends the state of one query, whatever the number of keys. q, k and v have
-the same number of tokens. The files are like those of `run`.
+--placement says where the tokens of the prompt go. A new token goes to rank position mod N (with
+--same-bits: tile mod N), and no key moves. For each token a rank sends the state of one query, whatever
+the number of keys. q, k and v have the same number of tokens. The files are like those of `run`.
 
 Exit codes: 0 done, 1 the check failed, 2 bad input. If a rank is killed, or nothing moves for
 --timeout, the job ends with another nonzero code.)";

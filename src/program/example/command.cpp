@@ -105,9 +105,9 @@ void example_command(const ExampleOptions& options) {
     const Tensor<float> sinks({1, 1, q.shape().heads, 1}, 1);
     write_npy<float>(options.out + "/sink.npy", sinks, {q.shape().heads});
   }
-  std::printf("%s: the first %lld bytes of %s as q, dout %s and k, v %s, float32\n", options.out.c_str(),
+  std::printf("%s: the first %lld bytes of %s as q, dout %s and k, v %s, float32%s%s\n", options.out.c_str(),
               static_cast<long long>(tokens), options.text.c_str(), to_string(q.shape()).c_str(),
-              to_string(k.shape()).c_str());
+              to_string(k.shape()).c_str(), options.bias ? "; bias" : "", options.sink ? "; sink" : "");
 }
 
 }  // namespace ring_attention

@@ -9,6 +9,7 @@ namespace ring_attention {
 
 plan::ModelShape model_of_config(const std::string& file) {
   std::ifstream stream(file);
+  if (!stream) throw InputError("--config " + file, "cannot be read", "check the path");
   auto config = nlohmann::json::parse(stream, nullptr, false);
   if (config.is_discarded() || !config.is_object())
     throw InputError("--config " + file + " is not a JSON object: give a model's config.json");

@@ -62,7 +62,8 @@ void declare_machine(CommandLine& command, PlanOptions& options) {
   command.section("Machine (a rate given here replaces the named machine's)");
   command.choice("--machine", options.machine, names(plan::named_machines()), "Nodes of these devices");
   command.option("--ranks", options.ranks, "Devices in all", rank_numbers);
-  command.option("--flops", options.flops, "TFLOP/s that a device sustains, in attention and elsewhere");
+  command.option("--flops", options.flops,
+                 "TFLOP/s that a device sustains in products and in a forward of heads of 128");
   command.option("--memory", options.memory, "Memory of a device, in GB");
   command.option("--link", options.link, "GB/s between two devices of a node, in one direction");
   command.option("--nic", options.nic, "GB/s of a NIC, in one direction");

@@ -37,6 +37,10 @@ const char* step_word(plan::Phase phase) {
   return phase == plan::Phase::training ? "a step" : phase == plan::Phase::prefill ? "a prefill" : "a token";
 }
 
+const char* phase_word(plan::Phase phase) {
+  return phase == plan::Phase::training ? "training" : phase == plan::Phase::prefill ? "prefill" : "decode";
+}
+
 /// Tokens that a step takes or makes, of all ranks.
 double tokens_a_step(const plan::Workload& work) {
   return work.phase == plan::Phase::decode ? work.batch : work.batch * work.context;
@@ -73,11 +77,13 @@ std::string why_text(const PlanReport& report) {
     const plan::RingStep step =
         plan::forward_step(report.work.one_pass(best.mesh), best.mesh, report.machine);
     const double shard = report.work.context / best.mesh.ring;
-    text += format("  a hop takes %s and a step %s: shards of %.0f tokens, hops hide from %.0f on\n",
-                   human_seconds(step.hop).c_str(), human_seconds(step.compute).c_str(), shard,
-                   report.smallest_shard());
+    text += format(
+        "  a hop takes %s and a step %s: shards of %.0f tokens, hops hide from %.0f on, latency "
+        "and merges aside\n",
+        human_seconds(step.hop).c_str(), human_seconds(step.compute).c_str(), shard, report.smallest_shard());
   }
-  return text.empty() ? "  no other mesh of these ranks is near\n" : text;
+  if (text.empty()) return best.fits ? "  no other mesh that fits is near\n" : "  no other mesh is near\n";
+  return text;
 }
 
 /// The bubble and the micro-batches of a pipeline; nothing without one.
@@ -88,7 +94,7 @@ std::string pipeline_text(const PlanReport& report) {
   const double micro_batches = work.micro_batches(mesh);
   return format(
       "  a pipeline of %d stages, %s each: %.0f micro-batches, at most %.1f in flight, a bubble of "
-      "%.1f %%\n",
+      "%.1f %% of the rest\n",
       mesh.pipeline, counted(work.chunks, "chunk").c_str(), micro_batches, plan::passes_in_flight(work, mesh),
       100 * (mesh.pipeline - 1) / (work.chunks * micro_batches));
 }
@@ -123,8 +129,8 @@ std::string verdict(const PlanReport& report) {
                   : report.work.phase == plan::Phase::prefill ? "A prefill"
                                                               : "A step",
                   human_seconds(best.seconds()).c_str(), tokens_a_step(report.work) / best.seconds());
-  return format("It does not fit: the smallest of %zu %s, %s, needs %s of %s.%s\n", report.possible,
-                meshes.c_str(), mesh.c_str(), gigabytes(plan::sum(best.memory)).c_str(),
+  return format("It does not fit: the smallest of %zu %s, %s, needs %s of the %s that can be used.%s\n",
+                report.possible, meshes.c_str(), mesh.c_str(), gigabytes(plan::sum(best.memory)).c_str(),
                 gigabytes(plan::usable_memory * report.machine.memory).c_str(),
                 report.enough_ranks ? format(" %d ranks would do.", *report.enough_ranks).c_str() : "");
 }
@@ -189,12 +195,10 @@ PlanReport make_plan(const PlanOptions& options) {
 std::string to_text(const PlanReport& report) {
   const plan::Workload& work = report.work;
   const plan::Machine& machine = report.machine;
-  const char* phase = work.phase == plan::Phase::training  ? "training"
-                      : work.phase == plan::Phase::prefill ? "prefill"
-                                                           : "decode";
-  std::string text = format("%s, %.2f G parameters: %s, %.0f x %.0f tokens, on %s of %s\n",
-                            work.model.name.c_str(), work.model.parameters() * 1e-9, phase, work.batch,
-                            work.context, counted(report.ranks, "rank").c_str(), machine.name.c_str());
+  std::string text =
+      format("%s, %.2f G parameters: %s, %.0f x %.0f tokens, on %s of %s\n", work.model.name.c_str(),
+             work.model.parameters() * 1e-9, phase_word(work.phase), work.batch, work.context,
+             counted(report.ranks, "rank").c_str(), machine.name.c_str());
   text += format("  a device  %.0f TFLOP/s in products, %.0f in attention, %.0f GB at %.2f TB/s\n",
                  machine.linear_flops * 1e-12, machine.attention_rate(work.model.dim()) * 1e-12,
                  machine.memory * 1e-9, machine.memory_rate * 1e-12);
@@ -218,6 +222,7 @@ std::string to_json(const PlanReport& report) {
             {"parameters", work.model.parameters()},
             {"machine", report.machine.name},
             {"ranks", report.ranks},
+            {"phase", phase_word(work.phase)},
             {"context", work.context},
             {"batch", work.batch},
             {"possible_meshes", report.possible},
@@ -227,7 +232,7 @@ std::string to_json(const PlanReport& report) {
             {"neighbours", Json::array()},
             {"smallest_shard", report.smallest_shard()},
             {"longest_context", report.longest.tokens},
-            {"longest_context_mesh", mesh_json(report.longest.mesh)},
+            {"longest_context_mesh", report.longest.tokens > 0 ? mesh_json(report.longest.mesh) : Json()},
             {"enough_ranks", report.enough_ranks ? Json(*report.enough_ranks) : Json()}};
   for (std::size_t i = 1; i < report.meshes.size(); ++i)
     json["neighbours"].push_back(planned_json(report.meshes[i]));

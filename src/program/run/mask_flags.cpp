@@ -108,22 +108,25 @@ Mask band_of(bool causal, const std::vector<Index>& window) {
 }
 
 void declare_mask_flags(CommandLine& command, MaskFlags& flags) {
+  command.option("--prefix", flags.prefix,
+                 "With --causal, --window or --chunk: the first PREFIX keys see each other in both "
+                 "directions (prefix LM, "
+                 "PaliGemma)",
+                 any_length);
+  command.option("--blocks", flags.blocks,
+                 "With --causal, --window or --chunk: tokens of a block see each other in both directions "
+                 "(images of Gemma 3), for example "
+                 "16:272,300:556",
+                 "B:E,B:E,...");
   command.option(
-      "--prefix", flags.prefix,
-      "With --causal: the first PREFIX keys see each other in both directions (prefix LM, PaliGemma)",
+      "--sink-tokens", flags.sink_tokens,
+      "With --window or --chunk: a query also sees the first keys of its document, so many (StreamingLLM)",
       any_length);
   command.option(
-      "--blocks", flags.blocks,
-      "With --causal: tokens of a block see each other in both directions (images of Gemma 3), for example "
-      "16:272,300:556",
-      "B:E,B:E,...");
-  command.option("--sink-tokens", flags.sink_tokens,
-                 "With --window: a query also sees the first keys of its document, so many (StreamingLLM)",
-                 any_length);
-  command.option("--global-tokens", flags.global_tokens,
-                 "With --window: these tokens see all and are seen by all (Longformer), at most two runs; "
-                 "with --causal, or RIGHT = 0, no token after itself",
-                 "B:E[,B:E]");
+      "--global-tokens", flags.global_tokens,
+      "With --window or --chunk: these tokens see all and are seen by all (Longformer), at most two runs; "
+      "with --causal, or RIGHT = 0, no token after itself",
+      "B:E[,B:E]");
   command.option("--chunk", flags.chunk,
                  "A query sees only keys of its own chunk of so many tokens of its document (Llama 4)",
                  any_length);

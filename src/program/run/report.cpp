@@ -117,11 +117,14 @@ std::string mask_words(const RunReport& report, const RunOptions& options) {
   const auto side = [](Index keys) { return keys < 0 ? "all" : std::to_string(keys); };
   if (options.causal) words += ", causal";
   if (!options.window.empty())
-    words += ", window " + side(options.window[0]) + " before and " + side(options.window[1]) + " after";
+    words += ", window " + side(options.window[0]) + " before and " +
+             side(options.causal ? 0 : options.window[1]) + " after";
   if (!options.documents.empty()) words += ", documents of " + options.documents;
   words += words_of(options.mask);
   if (options.alibi) words += ", ALiBi";
-  if (!words.empty()) words += ", query 0 at key position " + std::to_string(report.q_offset);
+  if (options.causal || !options.window.empty() || !options.documents.empty() || options.mask.chunk ||
+      options.alibi)
+    words += ", query 0 at key position " + std::to_string(report.q_offset);
   if (options.softcap) words += format(", softcap %g", *options.softcap);
   if (!options.sink.empty()) words += ", sinks of " + options.sink;
   if (options.scoring.dropout.probability > 0)
@@ -194,10 +197,11 @@ std::string to_text(const RunReport& report, const RunOptions& options) {
   text += "\n  memory  a rank's tensors at most " + human_bytes(largest(report, &RankReport::tensor_bytes)) +
           ", its process at most " + human_bytes(largest(report, &RankReport::process_bytes)) + "\n";
   if (options.check) text += "\nErrors against the dense reference in double:\n" + check_table(report);
-  const bool is_sampled = report.q.seq > check_all_rows_up_to, has_bias = report.bias.has_value();
-  if (options.check && options.wants_gradients() && is_sampled && (has_bias || !options.sink.empty()))
-    text += std::string("  Above 16k tokens ") + (has_bias ? "dk, dv and dsink are" : "dsink is") +
-            " not checked.\n";
+  const bool is_sampled = report.q.seq > check_all_rows_up_to, has_sink = !options.sink.empty();
+  if (options.check && options.wants_gradients() && is_sampled && (report.bias || has_sink))
+    text += format("  Above 16k tokens %s not checked.\n", !report.bias ? "dsink is"
+                                                           : has_sink   ? "dk, dv and dsink are"
+                                                                        : "dk and dv are");
   return text;
 }
 
@@ -205,6 +209,7 @@ std::string to_json(const RunReport& report, const RunOptions& options) {
   const auto extents = [](const Shape& shape) {
     return std::vector<Index>{shape.batch, shape.heads, shape.seq, shape.dim};
   };
+  const Index tile = options.same_bits ? options.tile_of_same_bits() : options.tile_of_readable();
   Json json{{"ok", report.ok()},
             {"q_shape", extents(report.q)},
             {"kv_shape", extents(report.kv)},
@@ -230,12 +235,13 @@ std::string to_json(const RunReport& report, const RunOptions& options) {
             {"ulysses", report.ulysses},
             {"placement", options.placement},
             {"transport", report.backend.transport},
-            {"wire", report.backend.wire},
+            {"kv_dtype", report.backend.wire},
             {"device", report.backend.device},
             {"engine", report.backend.engine},
             {"isa", report.backend.isa},
             {"threads", largest(report, &RankReport::threads)},
-            {"block", options.tile_of_readable()},
+            {"tile", options.same_bits || report.backend.engine == "readable" ? Json(tile) : Json()},
+            {"same_bits", options.tile_of_same_bits()},
             {"ranks", report.ranks.size()},
             {"hops", hops(report, options)},
             {"messages", total(report, &RankReport::messages_sent)},
@@ -248,6 +254,7 @@ std::string to_json(const RunReport& report, const RunOptions& options) {
             {"backward_seconds", report.backward_seconds},
             {"backward_exposed_seconds", largest(report, &RankReport::backward_exposed_seconds)},
             {"check_seconds", report.check_seconds},
+            {"write_seconds", report.write_seconds},
             {"tensor_bytes", largest(report, &RankReport::tensor_bytes)},
             {"process_bytes", largest(report, &RankReport::process_bytes)},
             {"warnings", report.warnings}};

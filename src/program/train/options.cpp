@@ -162,8 +162,11 @@ ChosenMesh mesh_of(const TrainOptions& options, int ranks) {
 void declare_train_options(CommandLine& command, TrainOptions& options) {
   command.section("Task");
   command.choice("--task", options.task, {"lines", "bandit"}, "What the model learns");
-  command.option("--seq", options.seq, "Tokens of the longest sequences; shorter ones come first",
-                 {1, 1 << 20});
+  command.option(
+      "--seq", options.seq,
+      "Tokens of the longest sequences; shorter ones come first. Evaluated are these lengths and four times "
+      "the longest, up to 16384",
+      {1, 1 << 20});
   command.option("--steps", options.steps,
                  "Steps, divided among the lengths (default up to 400, depending on --seq)",
                  {1, 100'000'000});

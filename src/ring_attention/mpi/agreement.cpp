@@ -70,7 +70,8 @@ void require_world_size(const Communicator& comm, Index promised) {
   if (promised > 0 && comm.size() != promised)
     throw AgreedError("there are " + std::to_string(comm.size()) + (comm.size() == 1 ? " rank" : " ranks") +
                       " where the caller promises " + std::to_string(promised) +
-                      ": start the program with the mpirun of the MPI it was built with");
+                      (comm.size() == 1 ? ": start the program with the mpirun of the MPI it was built with"
+                                        : ": start the program with mpirun -n " + std::to_string(promised)));
 }
 
 namespace {
