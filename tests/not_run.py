@@ -21,7 +21,7 @@ TORCH = "TORCH_PYTHON=/path/to/python make test, with a Python that has it"
 MAY_LACK = (  # what `make test` does not install, or cannot: a pattern of the reason, and how it is had
     (r"doxygen", "sh setup.sh docs; make test"),
     (r"browser", "sh setup.sh browser; make test"),
-    (r"make live", ""),  # which loads 100 MB and compiles the library again
+    (r"make lessons-module", ""),  # which loads 100 MB and compiles the library again
     (r"import .*matplotlib", "sh setup.sh notebooks; make test"),
     (r"headers of CUDA|emulated GPU", "sh setup.sh gpu-headers; make test"),
     (r"no CUDA|no GPU|without the GPU parts|no NVIDIA|needs? Hopper", "a GPU, or nvcc to compile the kernels (docs/gpu.md)"),
