@@ -32,7 +32,8 @@ class TraceTest(harness.CommandTest):
             self.assertIn(event["pid"], range(ranks))
             line = event["pid"], event["tid"]
             if event["ph"] == "M":
-                named |= {line} if event["name"] == "thread_name" else set()
+                if event["name"] == "thread_name":
+                    named.add(line)
                 continue
             self.assertIn(line, named, event)
             self.assertGreaterEqual(event["ts"], last[line], event)

@@ -107,7 +107,8 @@ void example_command(const ExampleOptions& options) {
   }
   std::printf("%s: the first %lld bytes of %s as q, dout %s and k, v %s, float32%s%s\n", options.out.c_str(),
               static_cast<long long>(tokens), options.text.c_str(), to_string(q.shape()).c_str(),
-              to_string(k.shape()).c_str(), options.bias ? "; bias" : "", options.sink ? "; sink" : "");
+              to_string(k.shape()).c_str(), options.bias ? ", bias.npy" : "",
+              options.sink ? ", sink.npy" : "");
 }
 
 }  // namespace ring_attention

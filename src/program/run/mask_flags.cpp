@@ -110,13 +110,11 @@ Mask band_of(bool causal, const std::vector<Index>& window) {
 void declare_mask_flags(CommandLine& command, MaskFlags& flags) {
   command.option("--prefix", flags.prefix,
                  "With --causal, --window or --chunk: the first PREFIX keys see each other in both "
-                 "directions (prefix LM, "
-                 "PaliGemma)",
+                 "directions (prefix LM, PaliGemma)",
                  any_length);
   command.option("--blocks", flags.blocks,
                  "With --causal, --window or --chunk: tokens of a block see each other in both directions "
-                 "(images of Gemma 3), for example "
-                 "16:272,300:556",
+                 "(images of Gemma 3), for example 16:272,300:556",
                  "B:E,B:E,...");
   command.option(
       "--sink-tokens", flags.sink_tokens,
